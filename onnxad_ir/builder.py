@@ -1,0 +1,320 @@
+"""The builder: ONNX operators by name, on values; every node gets its types, and no node is made that need not be.
+
+    op.Add(a, op.MatMul(b, c))      a * 2 + b      op.ReduceSum(x, [1], keepdims=0)
+
+Constant operands are folded, algebraic identities are skipped and equal expressions are shared, so the graph a rule
+writes has no dead weight to clean up afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxad_ir import schema
+from onnxad_ir.core import Attr, Graph, Model, Node, Value
+from onnxad_ir.diagnostics import ModelError
+from onnxad_ir.fold import FOLD_LIMIT, evaluate
+from onnxad_ir.idioms import Idioms
+from onnxad_ir.infer import Inference
+from onnxad_ir.peephole import peephole
+from onnxad_ir.types import DataType, Shape, TensorType, Type
+
+Operand: TypeAlias = "Var | Value | int | float | bool | Sequence[Any] | np.ndarray[Any, Any] | None"
+
+
+class Var:
+    """A value seen by someone who builds: arithmetic on it emits nodes through its builder."""
+
+    __slots__ = ("op", "value")
+
+    def __init__(self, op: Builder, value: Value):
+        self.op = op
+        self.value = value
+
+    @property
+    def type(self) -> Type | None:
+        """The type of the value."""
+        return self.value.type
+
+    @property
+    def dtype(self) -> DataType:
+        """The element type; a ModelError where it is unknown."""
+        d = self.value.dtype
+        if d is None:
+            raise ModelError(f"the element type of {self.value!r} is unknown; infer the model's types first")
+        return d
+
+    @property
+    def shape(self) -> Shape | None:
+        """The shape, None where the rank is unknown."""
+        return self.value.shape
+
+    @property
+    def rank(self) -> int | None:
+        """The rank, None where it is unknown."""
+        return self.value.rank
+
+    def __add__(self, other: Operand) -> Var:
+        return self.op.Add(self, other)
+
+    def __radd__(self, other: Operand) -> Var:
+        return self.op.Add(other, self)
+
+    def __sub__(self, other: Operand) -> Var:
+        return self.op.Sub(self, other)
+
+    def __rsub__(self, other: Operand) -> Var:
+        return self.op.Sub(other, self)
+
+    def __mul__(self, other: Operand) -> Var:
+        return self.op.Mul(self, other)
+
+    def __rmul__(self, other: Operand) -> Var:
+        return self.op.Mul(other, self)
+
+    def __truediv__(self, other: Operand) -> Var:
+        return self.op.Div(self, other)
+
+    def __rtruediv__(self, other: Operand) -> Var:
+        return self.op.Div(other, self)
+
+    def __neg__(self) -> Var:
+        return self.op.Neg(self)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+class Scope:
+    """What a builder knows about the values it may use: shared expressions, and where symbols can be read off.
+
+    A region's scope looks into the enclosing scope, never the other way round.
+    """
+
+    __slots__ = ("dims", "memo", "parent", "shapes")
+
+    def __init__(self, parent: Scope | None = None):
+        self.parent = parent
+        self.memo: dict[Any, tuple[Value, ...]] = {}
+        #: A value and axis whose extent a symbol is.
+        self.dims: dict[str, tuple[Value, int]] = {}
+        #: A value of a given symbolic shape.
+        self.shapes: dict[Shape, Value] = {}
+
+    def expression(self, key: Any) -> tuple[Value, ...] | None:
+        """The results of an equal expression."""
+        s: Scope | None = self
+        while s is not None:
+            if (found := s.memo.get(key)) is not None:
+                return found
+            s = s.parent
+        return None
+
+    def dim(self, symbol: str) -> tuple[Value, int] | None:
+        """Where a symbol can be read off; outermost first."""
+        found = None if self.parent is None else self.parent.dim(symbol)
+        return self.dims.get(symbol) if found is None else found
+
+    def like(self, shape: Shape) -> Value | None:
+        """A value of a symbolic shape; the outermost one, which lives longest."""
+        found = None if self.parent is None else self.parent.like(shape)
+        return self.shapes.get(shape) if found is None else found
+
+    def define(self, value: Value) -> None:
+        """Remember a value's symbols."""
+        t = value.type
+        if isinstance(t, TensorType) and t.shape is not None:
+            symbolic = False
+            for i, d in enumerate(t.shape):
+                if isinstance(d, str):
+                    symbolic = True
+                    if d not in self.dims:
+                        self.dims[d] = (value, i)
+            if symbolic and t.shape not in self.shapes:
+                self.shapes[t.shape] = value
+
+    def define_all(self, graph: Graph) -> None:
+        """Remember the symbols of everything defined in a graph (not in its regions)."""
+        for v in graph.inputs:
+            self.define(v)
+        for n in graph.nodes:
+            for v in n.outputs:
+                self.define(v)
+
+
+class Builder(Idioms):
+    """Appends nodes to `nodes`, a list that belongs to `graph`.
+
+    `label` becomes the name of the nodes made: forward(...) or reverse(...) of the author's node.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        graph: Graph,
+        nodes: list[Node] | None = None,
+        scope: Scope | None = None,
+        inference: Inference | None = None,
+        label: str = "",
+        root: Graph | None = None,
+    ):
+        self.model = model
+        self.graph = graph
+        self.nodes = graph.nodes if nodes is None else nodes
+        self.scope = Scope() if scope is None else scope
+        self.inference = Inference(model) if inference is None else inference
+        self.version = self.inference.opset.get("", model.version)
+        self.label = label
+        #: The outermost graph: constants are put there, once, for every region to read.
+        self.root = root if root is not None else graph
+        while self.root.enclosing is not None:
+            self.root = self.root.enclosing
+
+    def scratch(self) -> Builder:
+        """A builder for the same place whose nodes go to a list of its own and are not shared with others yet."""
+        return Builder(self.model, self.graph, [], Scope(self.scope), self.inference, self.label, self.root)
+
+    def region(self, name: str = "") -> Builder:
+        """A builder for a new region's graph; make it a node's attribute when it is complete."""
+        g = Graph(name)
+        return Builder(self.model, g, None, Scope(self.scope), self.inference, self.label, self.root)
+
+    # --- values
+
+    def var(self, value: Value | Var) -> Var:
+        """A value as this builder's Var."""
+        return Var(self, value.value if isinstance(value, Var) else value)
+
+    def const(self, data: Any, dtype: DataType | None = None) -> Var:
+        """A constant; Python numbers need a dtype unless they are integers (int64) or booleans."""
+        if dtype is not None and dtype.is_string():
+            array = np.asarray(data, dtype=object)
+        elif dtype is not None:
+            array = np.asarray(data).astype(dtype.numpy())
+        elif isinstance(data, np.ndarray | np.generic):
+            array = np.asarray(data)
+        else:
+            array = np.asarray(data)
+            if array.dtype.kind == "f" or array.size == 0:
+                if array.size:
+                    raise TypeError(f"a floating constant {data!r} needs a dtype")
+                array = array.astype(np.int64)
+        key = ("const", array.dtype.str, array.dtype.name, array.shape, array.tobytes())
+        top: Scope = self.scope
+        while top.parent is not None:
+            top = top.parent
+        found = top.memo.get(key)
+        if found is None:
+            tensor = ir.Tensor(array, dtype=dtype)
+            found = (self.root.add_constant("", tensor),)
+            top.memo[key] = found
+        return Var(self, found[0])
+
+    def _operand(self, x: Operand, dtype: DataType | None) -> Value | None:
+        if x is None:
+            return None
+        if isinstance(x, Var):
+            return x.value
+        if isinstance(x, Value):
+            return x
+        if isinstance(x, bool | int | float | np.generic):
+            return self.const(x, dtype).value
+        if isinstance(x, np.ndarray):
+            return self.const(x).value
+        return self.const(np.asarray(x, np.int64)).value
+
+    # --- nodes
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        if not op_type[:1].isupper():
+            raise AttributeError(op_type)
+
+        def call(*operands: Operand, outputs: int | None = None, **attributes: Attr) -> Any:
+            dtype = None
+            for x in operands:
+                if isinstance(x, Var | Value) and (dtype := (x.value if isinstance(x, Var) else x).dtype) is not None:
+                    break
+            inputs = [self._operand(x, dtype) for x in operands]
+            while inputs and inputs[-1] is None:
+                inputs.pop()
+            for k, a in attributes.items():
+                if isinstance(a, list):
+                    attributes[k] = tuple(a)
+            if outputs is None:
+                f = schema.facts("", op_type, self.version)
+                if f is None:
+                    raise ModelError(f"opset {self.version} has no operator {op_type}")
+                outputs = max(1, f.min_outputs)
+            results = self.emit(op_type, inputs, {k: a for k, a in attributes.items() if a is not None}, outputs)
+            return Var(self, results[0]) if outputs == 1 else tuple(Var(self, v) for v in results)
+
+        return call
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        attributes: dict[str, Attr],
+        outputs: int = 1,
+        domain: str = "",
+    ) -> tuple[Value, ...]:
+        """The results of an operator: existing values where an identity, a constant or an equal node gives them."""
+        if not domain and outputs == 1:
+            if (same := peephole(self, op_type, inputs, attributes)) is not None:
+                return (same,)
+            if (folded := self._fold(op_type, inputs, attributes)) is not None:
+                return (folded,)
+        key = None
+        if not any(isinstance(a, Graph) for a in attributes.values()):
+            key = (
+                op_type,
+                domain,
+                outputs,
+                tuple(inputs),
+                tuple(sorted(attributes.items(), key=_first)) if attributes else (),
+            )
+            try:
+                if (found := self.scope.expression(key)) is not None:
+                    return found
+            except TypeError:  # an attribute that does not hash
+                key = None
+        node = Node(op_type, inputs, attributes, ("",) * outputs, domain, self.label)
+        return self.place(node, key)
+
+    def place(self, node: Node, key: Any = None) -> tuple[Value, ...]:
+        """Append a node as it is, with its types inferred."""
+        node.graph = self.graph
+        self.nodes.append(node)
+        self.inference.node(node)
+        for v in node.outputs:
+            self.scope.define(v)
+        if key is not None:
+            self.scope.memo[key] = node.outputs
+        return node.outputs
+
+    def place_identity(self, value: Value, name: str) -> Value:
+        """A new value of that name which equals `value`: for outputs that need a name of their own."""
+        return self.place(Node("Identity", (value,), {}, (name,), name=self.label))[0]
+
+    def _fold(self, op_type: str, inputs: Sequence[Value | None], attributes: dict[str, Attr]) -> Value | None:
+        arrays: list[np.ndarray[Any, Any] | None] = []
+        for v in inputs:
+            if v is None:
+                arrays.append(None)
+                continue
+            if v.const is None:
+                return None
+            size = v.type.size if isinstance(v.type, TensorType) else None
+            if size is None or size > FOLD_LIMIT:
+                return None
+            arrays.append(v.const.numpy())
+        out = evaluate(op_type, attributes, arrays)
+        return None if out is None else self.const(out).value
+
+
+def _first(item: tuple[str, Attr]) -> str:
+    return item[0]

@@ -1,0 +1,158 @@
+"""Type inference of one node: element types, shapes with symbols, and the contents of shape-like integer tensors.
+
+`Inference(model).node(n)` gives the results of `n` their types from those of its operands; `.graph(g)` does a whole
+graph in order. Common operators have a fast path here (`infer_shapes`, `infer_contents`); every other operator asks
+the inference function of its schema through onnx. An extent that nothing tells is a fresh anonymous symbol, so that
+two values of the same unknown extent are still known to be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from onnxad_ir import dims, schema
+from onnxad_ir.core import AttrRef, Graph, Model, Node, Value
+from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type
+
+ShapeRule: TypeAlias = "Callable[[Inference, Node], tuple[Type | None, ...] | None]"
+ContentRule: TypeAlias = "Callable[[Inference, Node], tuple[Dim, ...] | None]"
+
+#: Fast paths by operator of the default domain: result types, or None to ask onnx.
+SHAPES: dict[str, ShapeRule] = {}
+#: Contents of integer results of rank 0 and 1.
+CONTENTS: dict[str, ContentRule] = {}
+#: No content is followed beyond this many elements.
+CONTENT_LIMIT = 64
+
+INTEGERS = frozenset({DataType.INT64, DataType.INT32})
+
+
+class Inference:
+    """Infers in the context of a model: its opsets, and its supply of anonymous symbols."""
+
+    def __init__(self, model: Model, opset: dict[str, int] | None = None):
+        self.model = model
+        self.opset = model.opset if opset is None else opset
+        self.fresh = model.fresh_dim
+
+    def graph(self, graph: Graph) -> None:
+        """Infer every node of `graph` in order; regions are inferred with the node that owns them."""
+        for n in graph.nodes:
+            self.node(n)
+
+    def node(self, node: Node) -> None:
+        """Give the results of `node` types and contents. A declared type stays where inference knows less."""
+        rule = SHAPES.get(node.op_type) if not node.domain else None
+        before = self.model.symbols
+        types = rule(self, node) if rule is not None else None
+        if types is None:
+            types = self._ask_onnx(node)
+        for v, t in zip(node.outputs, types, strict=False):
+            v.type = t if v.type is None else _refine(t, v.type, before)
+        if not node.domain:
+            out = node.outputs[0]
+            t0 = out.type
+            if (
+                isinstance(t0, TensorType)
+                and t0.dtype in INTEGERS
+                and t0.shape is not None
+                and len(t0.shape) <= 1
+                and (content := CONTENTS.get(node.op_type)) is not None
+            ):
+                found = content(self, node)
+                if found is not None and len(found) <= CONTENT_LIMIT:
+                    out.content = found
+                    if t0.shape and t0.shape != (len(found),):
+                        out.type = TensorType(t0.dtype, (len(found),))
+
+    def _ask_onnx(self, node: Node) -> tuple[Type | None, ...]:
+        blank: tuple[Type | None, ...] = (None,) * len(node.outputs)
+        f = schema.facts(node.domain, node.op_type, self.opset.get(node.domain, 0))
+        if f is None or node.regions or any(isinstance(a, AttrRef) for a in node.attributes.values()):
+            return blank
+        from onnxad_ir.bridge import infer_with_onnx
+
+        return infer_with_onnx(node, f, self.opset, self.fresh)
+
+
+def known(value: Value | None) -> tuple[Dim, ...] | None:
+    """What an integer tensor of rank 0 or 1 holds, as extents; None where it is not known."""
+    if value is None:
+        return None
+    if value.content is None and value.const is not None:
+        t = value.type
+        if isinstance(t, TensorType) and t.dtype in INTEGERS and t.shape is not None and len(t.shape) <= 1:
+            size = t.size
+            if size is not None and size <= CONTENT_LIMIT:
+                value.content = tuple(int(x) for x in value.const.numpy().reshape(-1))
+    return value.content
+
+
+def known_ints(value: Value | None) -> tuple[int, ...] | None:
+    """`known`, where every element is a number."""
+    c = known(value)
+    return c if c is not None and all(isinstance(x, int) for x in c) else None  # type: ignore[return-value]
+
+
+def _refine(inferred: Type | None, declared: Type, before: int) -> Type:
+    """The more precise of an inferred and a declared type. Inference wins, but for extents it found nothing about.
+
+    Those are the anonymous symbols numbered above `before`; an older one says that two extents are equal.
+    """
+    if inferred is None or inferred == declared:
+        return declared
+    if not (isinstance(inferred, TensorType) and isinstance(declared, TensorType)):
+        return inferred
+    if inferred.shape is None:
+        return TensorType(inferred.dtype, declared.shape)
+    if declared.shape is None or len(declared.shape) != len(inferred.shape):
+        return inferred
+    merged = tuple(
+        d if isinstance(i, str) and i.startswith("?") and i[1:].isdigit() and int(i[1:]) > before else i
+        for i, d in zip(inferred.shape, declared.shape, strict=True)
+    )
+    return inferred if merged == inferred.shape else TensorType(inferred.dtype, merged)
+
+
+def infer_shapes(*ops: str) -> Callable[[ShapeRule], ShapeRule]:
+    """Register the fast path of operators of the default domain."""
+
+    def register(f: ShapeRule) -> ShapeRule:
+        for op in ops:
+            SHAPES[op] = f
+        return f
+
+    return register
+
+
+def infer_contents(*ops: str) -> Callable[[ContentRule], ContentRule]:
+    """Register how operators compute shape-like integer tensors."""
+
+    def register(f: ContentRule) -> ContentRule:
+        for op in ops:
+            CONTENTS[op] = f
+        return f
+
+    return register
+
+
+def broadcast(ctx: Inference, a: Shape | None, b: Shape | None) -> Shape | None:
+    """The shape of two shapes broadcast together."""
+    if a is None or b is None:
+        return None
+    if a == b:
+        return a
+    if len(a) < len(b):
+        a, b = b, a
+    pad = len(a) - len(b)
+    out: list[Dim] = list(a[:pad])
+    for x, y in zip(a[pad:], b, strict=True):
+        d = dims.broadcast_dim(x, y)
+        out.append(ctx.fresh() if d is None else d)
+    return tuple(out)
+
+
+def onnx_dtype(x: object) -> DataType:
+    """A DataType from an attribute's integer."""
+    return DataType(int(x))  # type: ignore[call-overload]

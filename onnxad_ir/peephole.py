@@ -1,0 +1,255 @@
+"""Algebraic identities: an expression that equals a value that is already there.
+
+Each entry looks at an operator about to be made and returns the value it equals, or None. All hold exactly for every
+input; none looks further than the producers of the operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from onnxad_ir.core import Attr, Value
+from onnxad_ir.infer import known
+from onnxad_ir.types import Shape, TensorType
+
+if TYPE_CHECKING:
+    from onnxad_ir.builder import Builder
+
+Inputs: TypeAlias = "Sequence[Value | None]"
+Rule: TypeAlias = "Callable[[Builder, Inputs, dict[str, Attr]], Value | None]"
+
+RULES: dict[str, Rule] = {}
+
+
+def peephole(op: Builder, op_type: str, inputs: Inputs, attributes: dict[str, Attr]) -> Value | None:
+    """The existing value that an operator applied to `inputs` equals, None where none is known."""
+    rule = RULES.get(op_type)
+    return None if rule is None else rule(op, inputs, attributes)
+
+
+def rule(*ops: str) -> Callable[[Rule], Rule]:
+    """Register the identities of operators."""
+
+    def register(f: Rule) -> Rule:
+        for o in ops:
+            RULES[o] = f
+        return f
+
+    return register
+
+
+def uniform(v: Value | None) -> float | None:
+    """The number that every element of a small constant is, else None."""
+    if v is None or v.const is None or not isinstance(v.type, TensorType):
+        return None
+    size = v.type.size
+    if size is None or not 0 < size <= 64:
+        return None
+    a = v.const.numpy().reshape(-1)
+    if a.dtype.kind in "OUSc":
+        return None
+    first = a[0]
+    return float(first) if (size == 1 or bool((a == first).all())) else None
+
+
+def absorbs(a: Shape | None, b: Shape | None) -> bool:
+    """True where broadcasting something of shape `b` with `a` is sure to give shape `a`."""
+    if a is None or b is None or len(b) > len(a):
+        return False
+    tail = a[len(a) - len(b) :] if b else ()
+    return all(y == 1 or y == x for x, y in zip(tail, b, strict=True))
+
+
+def same_shape(a: Value, b: Value) -> bool:
+    """True where two values are sure to have the same shape."""
+    return a.shape is not None and a.shape == b.shape
+
+
+def _produced(v: Value | None, op_type: str) -> Any:
+    p = v.producer if v is not None else None
+    return p if p is not None and p.op_type == op_type and not p.domain else None
+
+
+def _unexpanded(v: Value, other: Value, target: Shape | None) -> Value | None:
+    """The operand of an Expand whose work the broadcast with `other` does anyway."""
+    p = _produced(v, "Expand")
+    if p is None or not absorbs(target, p.inputs[0].shape) or other.shape != target or target is None:
+        return None
+    return p.inputs[0]  # type: ignore[no-any-return]
+
+
+@rule("Mul")
+def _mul(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    a, b = inputs
+    assert a is not None and b is not None
+    if uniform(b) == 1 and absorbs(a.shape, b.shape):
+        return a
+    if uniform(a) == 1 and absorbs(b.shape, a.shape):
+        return b
+    if (x := _unexpanded(a, b, a.shape)) is not None:
+        return op.emit("Mul", (x, b), {})[0]
+    if (x := _unexpanded(b, a, b.shape)) is not None:
+        return op.emit("Mul", (a, x), {})[0]
+    return None
+
+
+@rule("Div")
+def _div(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    a, b = inputs
+    assert a is not None and b is not None
+    if uniform(b) == 1 and absorbs(a.shape, b.shape):
+        return a
+    if (x := _unexpanded(a, b, a.shape)) is not None:
+        return op.emit("Div", (x, b), {})[0]
+    return None
+
+
+@rule("Add")
+def _add(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    a, b = inputs
+    assert a is not None and b is not None
+    if uniform(b) == 0 and absorbs(a.shape, b.shape):
+        return a
+    if uniform(a) == 0 and absorbs(b.shape, a.shape):
+        return b
+    if (x := _unexpanded(a, b, a.shape)) is not None:
+        return op.emit("Add", (x, b), {})[0]
+    if (x := _unexpanded(b, a, b.shape)) is not None:
+        return op.emit("Add", (a, x), {})[0]
+    if (p := _produced(b, "Neg")) is not None:
+        return op.emit("Sub", (a, p.inputs[0]), {})[0]
+    if (p := _produced(a, "Neg")) is not None:
+        return op.emit("Sub", (b, p.inputs[0]), {})[0]
+    return None
+
+
+@rule("Sub")
+def _sub(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    a, b = inputs
+    assert a is not None and b is not None
+    if uniform(b) == 0 and absorbs(a.shape, b.shape):
+        return a
+    if uniform(a) == 0 and absorbs(b.shape, a.shape):
+        return op.emit("Neg", (b,), {})[0]
+    if (p := _produced(b, "Neg")) is not None:
+        return op.emit("Add", (a, p.inputs[0]), {})[0]
+    if (x := _unexpanded(a, b, a.shape)) is not None:
+        return op.emit("Sub", (x, b), {})[0]
+    if (x := _unexpanded(b, a, b.shape)) is not None:
+        return op.emit("Sub", (a, x), {})[0]
+    return None
+
+
+@rule("Neg")
+def _neg(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    p = _produced(inputs[0], "Neg")
+    return None if p is None else p.inputs[0]  # type: ignore[no-any-return]
+
+
+@rule("Identity")
+def _identity(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    return inputs[0]
+
+
+@rule("Not")
+def _not(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    p = _produced(inputs[0], "Not")
+    return None if p is None else p.inputs[0]  # type: ignore[no-any-return]
+
+
+@rule("Cast")
+def _cast(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    v = inputs[0]
+    assert v is not None
+    return v if v.dtype is not None and v.dtype == attrs.get("to") else None
+
+
+@rule("CastLike")
+def _cast_like(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    v, like = inputs
+    assert v is not None and like is not None
+    return v if v.dtype is not None and v.dtype == like.dtype else None
+
+
+@rule("Transpose")
+def _transpose(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    v, perm = inputs[0], attrs.get("perm")
+    assert v is not None
+    if v.rank is not None and v.rank < 2:
+        return v
+    if perm is None:
+        return None
+    if perm == tuple(range(len(perm))):
+        return v
+    p = _produced(v, "Transpose")
+    if p is not None:
+        inner = p.attributes.get("perm") or tuple(reversed(range(len(perm))))
+        return op.emit("Transpose", (p.inputs[0],), {"perm": tuple(inner[i] for i in perm)})[0]
+    return None
+
+
+@rule("Reshape")
+def _reshape(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    v, shape = inputs
+    assert v is not None and shape is not None
+    target = known(shape)
+    if target is not None and v.shape is not None and v.shape == target and 0 not in target:
+        return v
+    if target is not None and v.shape is not None and len(v.shape) == len(target):
+        # one hole, every other extent as it is
+        differ = [i for i, (d, t) in enumerate(zip(v.shape, target, strict=True)) if d != t]
+        if len(differ) == 1 and target[differ[0]] == -1 and 0 not in target:
+            return v
+    p = _produced(v, "Reshape")
+    if p is not None and not p.attributes.get("allowzero") and target is not None and 0 not in target:
+        return op.emit("Reshape", (p.inputs[0], shape), attrs)[0]
+    return None
+
+
+@rule("Expand")
+def _expand(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    v, shape = inputs
+    assert v is not None and shape is not None
+    target = known(shape)
+    return v if target is not None and absorbs(v.shape, target) else None
+
+
+@rule("Squeeze", "Unsqueeze")
+def _squeeze(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    return inputs[0] if len(inputs) > 1 and known(inputs[1]) == () else None
+
+
+@rule("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
+def _reduce(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    v = inputs[0]
+    assert v is not None
+    if len(inputs) > 1 and known(inputs[1]) == () and attrs.get("noop_with_empty_axes"):
+        return v
+    return v if v.rank == 0 else None
+
+
+@rule("Sum", "Max", "Min", "Mean")
+def _variadic(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    return inputs[0] if len(inputs) == 1 else None
+
+
+@rule("Concat")
+def _concat(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    if len(inputs) == 1:
+        return inputs[0]
+    # the pieces of one Split, all and in order
+    first = inputs[0].producer if inputs[0] is not None else None
+    if first is not None and first.op_type == "Split" and tuple(inputs) == first.outputs:
+        source, axis = first.inputs[0], first.attributes.get("axis", 0)
+        rank = source.rank if source is not None else None
+        if rank is not None and axis % rank == attrs.get("axis", 0) % rank:
+            return source
+    return None
+
+
+@rule("Where")
+def _where(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    c, x, y = inputs
+    assert c is not None and x is not None
+    return x if x is y and absorbs(x.shape, c.shape) else None

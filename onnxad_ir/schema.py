@@ -1,0 +1,102 @@
+"""Cached facts of onnx.defs: what an operator's operands, results and attributes are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import onnx
+from onnx import defs
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One operator of one opset, by name.
+
+    `inputs`, `outputs`: position of each formal. `attributes`: every attribute with its default (None: no default).
+    `variadic_input`, `variadic_output`: the name of the last formal where it is variadic.
+    """
+
+    domain: str
+    op_type: str
+    since: int
+    inputs: dict[str, int]
+    outputs: dict[str, int]
+    attributes: dict[str, Any]
+    required_attributes: frozenset[str]
+    kinds: dict[str, Any]
+    variadic_input: str | None
+    variadic_output: str | None
+    min_inputs: int
+    max_inputs: int
+    min_outputs: int
+    max_outputs: int
+    deprecated: bool
+    schema: defs.OpSchema = field(repr=False, compare=False)
+
+    @property
+    def has_body(self) -> bool:
+        """True where the specification defines the operator by a function of others."""
+        return bool(self.schema.has_function or self.schema.has_context_dependent_function)
+
+
+def attribute_value(proto: onnx.AttributeProto) -> Any:
+    """The Python value of a plain attribute: int, float, str, tuple of them, or the proto itself for the rest."""
+    kind = proto.type
+    if kind == onnx.AttributeProto.INT:
+        return proto.i
+    if kind == onnx.AttributeProto.FLOAT:
+        return proto.f
+    if kind == onnx.AttributeProto.STRING:
+        return proto.s.decode("utf-8", "replace")
+    if kind == onnx.AttributeProto.INTS:
+        return tuple(proto.ints)
+    if kind == onnx.AttributeProto.FLOATS:
+        return tuple(proto.floats)
+    if kind == onnx.AttributeProto.STRINGS:
+        return tuple(s.decode("utf-8", "replace") for s in proto.strings)
+    return proto
+
+
+@lru_cache(maxsize=None)
+def facts(domain: str, op_type: str, version: int) -> Facts | None:
+    """The facts of an operator at an opset version of its domain, None where the installed onnx does not know it."""
+    try:
+        s = defs.get_schema(op_type, version, domain)
+    except defs.SchemaError:
+        return None
+    variadic = defs.OpSchema.FormalParameterOption.Variadic
+    ins, outs, attrs = s.inputs, s.outputs, s.attributes
+    return Facts(
+        domain=domain,
+        op_type=op_type,
+        since=s.since_version,
+        inputs={p.name: i for i, p in enumerate(ins)},
+        outputs={p.name: i for i, p in enumerate(outs)},
+        attributes={
+            k: attribute_value(a.default_value) if a.default_value.name else None for k, a in attrs.items()
+        },
+        required_attributes=frozenset(k for k, a in attrs.items() if a.required),
+        kinds={k: a.type for k, a in attrs.items()},
+        variadic_input=ins[-1].name if ins and ins[-1].option == variadic else None,
+        variadic_output=outs[-1].name if outs and outs[-1].option == variadic else None,
+        min_inputs=s.min_input,
+        max_inputs=s.max_input,
+        min_outputs=s.min_output,
+        max_outputs=s.max_output,
+        deprecated=s.deprecated,
+        schema=s,
+    )
+
+
+@lru_cache(maxsize=None)
+def latest(domain: str, op_type: str) -> Facts | None:
+    """The newest version of an operator in the installed onnx."""
+    return facts(domain, op_type, latest_opset(domain))
+
+
+@lru_cache(maxsize=None)
+def latest_opset(domain: str = "") -> int:
+    """The newest opset of a domain that the installed onnx knows (1 for an unknown domain)."""
+    return max((s.since_version for s in defs.get_all_schemas_with_history() if s.domain == domain), default=1)

@@ -1,0 +1,400 @@
+"""How a kind becomes two modes. The only file that knows; a rule never sees accumulation, zeros or activity.
+
+`push` and `pull` do one node. The sweeps of the passes, the transposition of a pushforward and the differentiation of
+a decomposition are all loops over these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onnxad_ir.builder import Builder, Var
+from onnxad_ir.core import Node, Value
+from onnxad_ir.diagnostics import describe
+from onnxad_ir.peephole import same_shape
+from onnxad_ir.types import TensorType, is_floating
+from onnxad_rules.kinds import Decompose, Multilinear, Pair, Pushforward, Rule, Times
+from onnxad_rules.node import NodeView
+from onnxad_rules.ruleset import NotDifferentiable, Ruleset, UnsupportedOperator
+from onnxad_rules.specification import expand_body
+
+Tangents = Sequence[Var | None]
+#: Cotangent contributions collected per value; their sum is its cotangent.
+Cotangents = dict[Value, list[Var]]
+
+
+class Tangent:
+    """The tangents of a node's operands by the names of its schema; None where an operand is inactive."""
+
+    __slots__ = ("_n", "_t")
+
+    def __init__(self, n: NodeView, t: Tangents):
+        self._n = n
+        self._t = t
+
+    def __getattr__(self, name: str) -> Any:
+        f = self._n.facts
+        i = f.inputs.get(name)
+        if i is None:
+            raise AttributeError(f"{self._n.node.op_type} has no operand {name!r}")
+        if name == f.variadic_input:
+            return list(self._t[i:])
+        return self._t[i] if i < len(self._t) else None
+
+
+def find(rules: Ruleset, n: NodeView) -> Rule:
+    """The rule that applies to a node; UnsupportedOperator where there is none."""
+    for rule in rules.candidates(n.node):
+        if rule.when is None or rule.when(n):
+            return rule
+    raise UnsupportedOperator(f"no derivative rule for {describe(n.node)}", (n.node,))
+
+
+def push(op: Builder, node: Node, tangents: dict[Value, Var], rules: Ruleset) -> None:
+    """Emit the tangents of a node's results from those of its operands, and record them in `tangents`."""
+    allowed = rules.differentiable(node)
+    ts = [
+        tangents.get(v) if v is not None and ok else None for v, ok in zip(node.inputs, allowed, strict=True)
+    ]
+    if all(t is None for t in ts):
+        return
+    n = NodeView(op, node, rules)
+    rule = find(rules, n)
+    for v, t in zip(node.outputs, _PUSH[rule.kind](op, rule, n, ts), strict=False):
+        if t is not None and is_floating(v.type):
+            t = op.expand_to(t, op.var(v)) if _may_be_smaller(t.value, v) else t
+            tangents[v] = op.fit_type(t, op.var(v))
+
+
+def pull(op: Builder, node: Node, cotangents: Cotangents, active: Callable[[Value], bool], rules: Ruleset) -> None:
+    """Emit what the operands of a node receive from the cotangents of its results, and add it to `cotangents`."""
+    if not any(v in cotangents for v in node.outputs):
+        return
+    allowed = rules.differentiable(node)
+    wanted = [v is not None and ok and active(v) for v, ok in zip(node.inputs, allowed, strict=True)]
+    if not any(wanted):
+        return
+    n = NodeView(op, node, rules)
+    rule = find(rules, n)
+    cts = [total(op, cotangents, v) for v in node.outputs]
+    for v, c, w in zip(node.inputs, _PULL[rule.kind](op, rule, n, cts, wanted), wanted, strict=False):
+        if c is not None and w and v is not None:
+            cotangents.setdefault(v, []).append(op.fit_type(c, op.var(v)))
+
+
+def total(op: Builder, cotangents: Cotangents, value: Value) -> Var | None:
+    """The cotangent of a value: the sum of what it received, None where it received nothing."""
+    terms = cotangents.get(value)
+    if not terms:
+        return None
+    if len(terms) > 1:
+        s = op.add_n(terms)
+        assert s is not None
+        cotangents[value] = terms = [s]
+    return terms[0]
+
+
+def _may_be_smaller(t: Value, v: Value) -> bool:
+    """True where a tangent may still have to be broadcast to the shape of its value."""
+    if same_shape(t, v):
+        return False
+    a, b = t.shape, v.shape
+    if a is None or b is None:
+        return False  # rules answer for their own shapes where ranks are unknown
+    return len(a) < len(b) or any(x == 1 and y != 1 for x, y in zip(a, b, strict=True))
+
+
+# --- looking a declaration up
+
+
+def _declared(rule: Rule, n: NodeView, index: int) -> tuple[Any, tuple[int, ...]]:
+    """What `rule` declares for the operand at a position, and the extra argument of a variadic one."""
+    name = n.formal(index)
+    formals = rule.formals or {}
+    if name not in formals:
+        why = rule.refuse.get(name) or "its derivative is not defined by the operator's rule"
+        raise NotDifferentiable(
+            f"operand {name!r} of {describe(n.node)} is differentiated, but {why}; "
+            "leave it out of the inputs to differentiate, or make it a constant",
+            (n.node,),
+        )
+    return formals[name], (index - n.facts.inputs[name],) if name == n.facts.variadic_input else ()
+
+
+def _scaled(op: Builder, n: NodeView, x: Var, d: Any, extra: tuple[int, ...]) -> Var | None:
+    """x times the partial `d` of an elementwise rule."""
+    if isinstance(d, Times):
+        return d.fn(op, n, x, *extra)  # type: ignore[no-any-return]
+    if not isinstance(d, int | float):
+        d = d(op, n, *extra)
+    if d is None:
+        return None
+    if isinstance(d, int | float):
+        return x if d == 1 else op.Neg(x) if d == -1 else x * op.like(d, x)
+    return op.Mul(x, d)  # type: ignore[no-any-return]
+
+
+# --- forward
+
+
+def _push_elementwise(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tangents:
+    out = n.result(0)
+    terms: list[Var | None] = []
+    for i, t in enumerate(ts):
+        if t is not None:
+            d, extra = _declared(rule, n, i)
+            scaled = _scaled(op, n, t, d, extra)
+            terms.append(None if scaled is None else op.expand_to(scaled, out))
+    return (op.add_n(terms),)
+
+
+def _again(op: Builder, n: NodeView, inputs: list[Value | None]) -> Tangents:
+    """The operator itself on other operands."""
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    node = n.node
+    results = op.emit(node.op_type, inputs, dict(node.attributes), len(node.outputs), node.domain)
+    return tuple(map(op.var, results))
+
+
+def _push_linear(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tangents:
+    inputs = list(n.node.inputs)
+    names = rule.formals or {}
+    for i, v in enumerate(inputs):
+        t = ts[i]
+        if t is not None:
+            _declared(rule, n, i)
+            inputs[i] = t.value
+        elif v is not None and n.formal(i) in names and is_floating(v.type):
+            inputs[i] = op.zeros_like(op.var(v)).value
+    return _again(op, n, inputs)
+
+
+def _push_multilinear(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tangents:
+    assert isinstance(rule, Multilinear)
+    terms: list[Var | None] = []
+    for i, t in enumerate(ts):
+        if t is None:
+            continue
+        _declared(rule, n, i)
+        if (add := rule.additive.get(n.formal(i))) is not None:
+            terms.append(add(op, n, t))
+            continue
+        inputs = [None if n.formal(k) in rule.additive else v for k, v in enumerate(n.node.inputs)]
+        inputs[i] = t.value
+        terms.append(op.expand_to(_again(op, n, inputs)[0], n.result(0)))
+    return (op.add_n(terms),)
+
+
+def _tangent_of(op: Builder, rule: Pushforward, n: NodeView, ts: Tangents) -> list[Var | None]:
+    """The tangents of the results that a pushforward declares."""
+    if rule.whole is not None:
+        for i, t in enumerate(ts):
+            if t is not None and n.formal(i) in rule.refuse:
+                _declared(rule, n, i)
+        return _as_list(n, rule.whole(op, n, Tangent(n, ts)))
+    sums: list[list[Var | None]] = [[] for _ in n.node.outputs]
+    for i, t in enumerate(ts):
+        if t is not None:
+            f, extra = _declared(rule, n, i)
+            for terms, term in zip(sums, _as_list(n, f(op, n, t, *extra)), strict=True):
+                terms.append(term)
+    return [op.add_n(terms) for terms in sums]
+
+
+def _as_list(n: NodeView, result: Any) -> list[Var | None]:
+    """A rule's answer, one Var, a tuple, or a dict by result name, as a list by position."""
+    count = len(n.node.outputs)
+    if isinstance(result, dict):
+        out: list[Var | None] = [None] * count
+        for name, v in result.items():
+            if (i := n.facts.outputs[name]) < count:
+                out[i] = v
+        return out
+    found = list(result) if isinstance(result, tuple | list) else [result]
+    return (found + [None] * count)[:count]
+
+
+def _push_pushforward(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tangents:
+    assert isinstance(rule, Pushforward)
+    return _tangent_of(op, rule, n, ts)
+
+
+def _push_decompose(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tangents:
+    scratch, results = _decomposition(op, rule, n)
+    tangents = {v: t for v, t in zip(n.node.inputs, ts, strict=True) if v is not None and t is not None}
+    body = list(scratch.nodes)
+    for node in body:
+        push(scratch, node, tangents, n.rules)
+    out = [None if r is None else tangents.get(r.value) for r in results]
+    _reuse(results, n, body)
+    _commit(op, scratch, [t.value for t in out if t is not None])
+    return [None if t is None else op.var(t) for t in out]
+
+
+def _push_pair(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tangents:
+    assert isinstance(rule, Pair)
+    return _as_list(n, rule.forward(op, n, ts))
+
+
+# --- reverse
+
+
+def _pull_elementwise(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Sequence[bool]) -> Tangents:
+    ct = cts[0]
+    assert ct is not None
+    out: list[Var | None] = []
+    for i, w in enumerate(wanted):
+        if not w:
+            out.append(None)
+            continue
+        d, extra = _declared(rule, n, i)
+        scaled = _scaled(op, n, ct, d, extra)
+        out.append(None if scaled is None else op.sum_to(scaled, n.operand(i)))
+    return out
+
+
+def _pull_linear(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Sequence[bool]) -> Tangents:
+    # an operator with several results gets all their cotangents, None for those that have none
+    ct = cts[0] if len(n.node.outputs) == 1 else list(cts)
+    out: list[Var | None] = []
+    for i, w in enumerate(wanted):
+        if w:
+            f, extra = _declared(rule, n, i)
+            out.append(f(op, n, ct, *extra))
+        else:
+            out.append(None)
+    return out
+
+
+def _pull_pushforward(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Sequence[bool]) -> Tangents:
+    """Transpose the linear program that the pushforward writes.
+
+    It is written on placeholders for the tangents. What does not depend on them stays; what does is swept backwards by
+    the rules of its (linear) operators. Where one of those asks for the shape of something it swept over, and only
+    the run tells it, the program is kept with the operands themselves for tangents: they have the same shapes.
+    """
+    assert isinstance(rule, Pushforward)
+    scratch = op.scratch()
+    holes: list[Value | None] = []
+    for v, w in zip(n.node.inputs, wanted, strict=True):
+        holes.append(Value("", v.type, op.graph) if w and v is not None else None)
+    ts = [None if h is None else scratch.var(h) for h in holes]
+    results = _tangent_of(scratch, rule, n, ts)
+    body = list(scratch.nodes)
+    depends = {h for h in holes if h is not None}
+    program: list[Node] = []
+    for node in body:
+        if any(v in depends for v in node.inputs):
+            depends.update(node.outputs)
+            program.append(node)
+    cotangents: Cotangents = {}
+    for r, ct, v in zip(results, cts, n.node.outputs, strict=False):
+        if r is not None and ct is not None:
+            smaller = _may_be_smaller(r.value, v)
+            cotangents.setdefault(r.value, []).append(scratch.sum_to(ct, r) if smaller else ct)
+    for node in reversed(program):
+        pull(scratch, node, cotangents, depends.__contains__, n.rules)
+    out = [None if h is None else total(scratch, cotangents, h) for h in holes]
+    for h, v in zip(holes, n.node.inputs, strict=True):
+        if h is not None and v is not None:
+            h.replace_by(v)
+    _commit(op, scratch, [c.value for c in out if c is not None])
+    return [None if c is None else op.var(c) for c in out]
+
+
+def _pull_decompose(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Sequence[bool]) -> Tangents:
+    scratch, results = _decomposition(op, rule, n)
+    body = list(scratch.nodes)
+    active = {v for v, w in zip(n.node.inputs, wanted, strict=True) if w and v is not None}
+    for node in body:
+        allowed = n.rules.differentiable(node)
+        if any(v in active and ok for v, ok in zip(node.inputs, allowed, strict=True)):
+            active.update(n.rules.outputs(node))
+    cotangents: Cotangents = {}
+    for r, ct in zip(results, cts, strict=False):
+        if r is not None and ct is not None:
+            cotangents.setdefault(r.value, []).append(ct)
+    for node in reversed(body):
+        pull(scratch, node, cotangents, active.__contains__, n.rules)
+    out: list[Var | None] = []
+    seen: set[Value] = set()
+    for v, w in zip(n.node.inputs, wanted, strict=True):
+        # an operand used twice has one cotangent: give it to the first place only
+        ok = w and v is not None and v not in seen
+        out.append(total(scratch, cotangents, v) if ok and v is not None else None)
+        if ok and v is not None:
+            seen.add(v)
+    _reuse(results, n, body)
+    _commit(op, scratch, [c.value for c in out if c is not None])
+    return [None if c is None else op.var(c) for c in out]
+
+
+def _pull_pair(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Sequence[bool]) -> Tangents:
+    assert isinstance(rule, Pair)
+    result = rule.reverse(op, n, cts, wanted)
+    return result if isinstance(result, list | tuple) else [result]
+
+
+# --- programs written on the side
+
+
+def _decomposition(op: Builder, rule: Rule, n: NodeView) -> tuple[Builder, list[Var | None]]:
+    """The operator in terms of others, written by a scratch builder, and its results by position."""
+    assert isinstance(rule, Decompose)
+    scratch = op.scratch()
+    body = expand_body(scratch, n.node) if rule.fn is None else rule.fn(scratch, n)
+    return scratch, _as_list(n, body)
+
+
+def _reuse(results: list[Var | None], n: NodeView, body: list[Node]) -> None:
+    """Let everything that reads a result of the decomposition read the node's own result, which is there already."""
+    inside = {v for node in body for v in node.outputs}
+    for r, v in zip(results, n.node.outputs, strict=False):
+        if r is not None and r.value in inside and same_type(r.value, v):
+            r.value.replace_by(v)
+
+
+def same_type(a: Value, b: Value) -> bool:
+    """True where two values have the same element type and are not known to differ in shape."""
+    return isinstance(a.type, TensorType) and isinstance(b.type, TensorType) and a.type.dtype == b.type.dtype
+
+
+def _commit(op: Builder, scratch: Builder, results: list[Value]) -> None:
+    """Move what `results` need from a scratch builder to `op`, drop the rest, and share what was moved."""
+    needed = set(results)
+    kept: list[Node] = []
+    for node in reversed(scratch.nodes):
+        if any(v.users or v in needed for v in node.outputs):
+            kept.append(node)
+        else:
+            node.detach()
+    op.nodes.extend(reversed(kept))
+    alive = set(kept)
+    for key, values in scratch.scope.memo.items():
+        if values[0].producer is None or values[0].producer in alive:
+            op.scope.memo.setdefault(key, values)
+    for node in reversed(kept):
+        for v in node.outputs:
+            op.scope.define(v)
+
+
+_PUSH: dict[str, Callable[[Builder, Any, NodeView, Tangents], Tangents]] = {
+    "elementwise": _push_elementwise,
+    "linear": _push_linear,
+    "multilinear": _push_multilinear,
+    "pushforward": _push_pushforward,
+    "decompose": _push_decompose,
+    "pair": _push_pair,
+    "zero": lambda op, rule, n, ts: (),
+}
+_PULL: dict[str, Callable[[Builder, Any, NodeView, Tangents, Sequence[bool]], Tangents]] = {
+    "elementwise": _pull_elementwise,
+    "linear": _pull_linear,
+    "multilinear": _pull_linear,
+    "pushforward": _pull_pushforward,
+    "decompose": _pull_decompose,
+    "pair": _pull_pair,
+    "zero": lambda op, rule, n, cts, wanted: (),
+}

@@ -1,0 +1,97 @@
+"""Which rule an operator has: an open table from (domain, op_type) to rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from onnxad_ir.core import Node, Value
+from onnxad_ir.diagnostics import OnnxadError
+from onnxad_ir.types import is_floating
+from onnxad_rules.kinds import DECLARED, Rule
+
+
+class Ruleset:
+    """An immutable table of rules. For one operator the rule added last is tried first."""
+
+    def __init__(self, rules: Iterable[Rule] = ()):
+        self._table: dict[tuple[str, str], tuple[Rule, ...]] = {}
+        for r in rules:
+            self._table[r.key] = (r, *self._table.get(r.key, ()))
+
+    def merge(self, rules: Iterable[Rule]) -> Ruleset:
+        """This table with more rules, which go before those that are there."""
+        out = Ruleset()
+        out._table = dict(self._table)
+        for r in rules:
+            out._table[r.key] = (r, *out._table.get(r.key, ()))
+        return out
+
+    def candidates(self, node: Node) -> tuple[Rule, ...]:
+        """The rules of a node's operator, first to last."""
+        return self._table.get((node.domain, node.op_type), ())
+
+    def keys(self) -> list[tuple[str, str]]:
+        """Every (domain, op_type) with a rule."""
+        return sorted(self._table)
+
+    def all(self) -> list[Rule]:
+        """Every rule, by operator, first to last."""
+        return [r for k in self.keys() for r in self._table[k]]
+
+    def differentiable(self, node: Node) -> tuple[bool, ...]:
+        """Which operands a derivative may come in through. An operator without a rule lets every floating one in."""
+        rules = self.candidates(node)
+        if not rules:
+            return tuple(v is not None and is_floating(v.type) for v in node.inputs)
+        if rules[0].kind == "zero":
+            return (False,) * len(node.inputs)
+        zeros = rules[0].zeros
+        if not zeros:
+            return tuple(v is not None and is_floating(v.type) for v in node.inputs)
+        from onnxad_ir import schema
+
+        f = schema.latest(node.domain, node.op_type)
+        names = list(f.inputs) if f is not None else []
+        return tuple(
+            v is not None
+            and is_floating(v.type)
+            and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
+            for i, v in enumerate(node.inputs)
+        )
+
+    def outputs(self, node: Node) -> list[Value]:
+        """The results that carry a derivative."""
+        rules = self.candidates(node)
+        zeros: frozenset[str] = rules[0].zeros if rules else frozenset()
+        if not zeros:
+            return [v for v in node.outputs if is_floating(v.type)]
+        from onnxad_ir import schema
+
+        f = schema.latest(node.domain, node.op_type)
+        names = list(f.outputs) if f is not None else []
+        return [
+            v
+            for i, v in enumerate(node.outputs)
+            if is_floating(v.type) and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
+        ]
+
+
+class UnsupportedOperator(OnnxadError, NotImplementedError):
+    """Operators stand in the way of a derivative that have no rule; `nodes` holds them."""
+
+    def __init__(self, message: str, nodes: Iterable[Node] = ()):
+        super().__init__(message)
+        self.nodes = tuple(nodes)
+
+
+class NotDifferentiable(UnsupportedOperator):
+    """A derivative was asked for through an operand that has none."""
+
+
+@cache
+def default_rules() -> Ruleset:
+    """The built-in table."""
+    from onnxad_rules import families  # noqa: F401  (importing declares)
+
+    return Ruleset(DECLARED)
