@@ -21,7 +21,7 @@ from onnxad_ir.fold import FOLD_LIMIT, evaluate
 from onnxad_ir.idioms import Idioms
 from onnxad_ir.infer import Inference
 from onnxad_ir.peephole import peephole
-from onnxad_ir.types import DataType, Shape, TensorType, Type
+from onnxad_ir.types import FLOATING, DataType, Shape, TensorType, Type
 
 Operand: TypeAlias = "Var | Value | int | float | bool | Sequence[Any] | np.ndarray[Any, Any] | None"
 
@@ -214,6 +214,31 @@ class Builder(Idioms):
             top.memo[key] = found
         return Var(self, found[0])
 
+    def number(self, x: Var | Value, wanted: float | None = None) -> float | None:
+        """The one number that every element of a small constant is (None otherwise, or where it is not `wanted`).
+
+        A caller uses it: where the constant is the author's, the model is marked, so that nobody later asks for a
+        derivative with respect to it in vain (`Model.freeze`). A constant that is differentiated has no number.
+        """
+        v = x.value if isinstance(x, Var) else x
+        t = v.type
+        if v.const is None or not isinstance(t, TensorType) or v in self.model.variables:
+            return None
+        if t.size is None or not 0 < t.size <= 64:
+            return None
+        a = v.const.numpy().reshape(-1)
+        if a.dtype.kind in "OUSc" or not (t.size == 1 or bool((a == a[0]).all())):
+            return None
+        number = float(a[0])
+        if wanted is not None and number != wanted:
+            return None
+        self._freeze(v)
+        return number
+
+    def _freeze(self, v: Value) -> None:
+        if v.name and v.dtype in FLOATING:
+            self.model.freeze(v.name)
+
     def _operand(self, x: Operand, dtype: DataType | None) -> Value | None:
         if x is None:
             return None
@@ -309,11 +334,18 @@ class Builder(Idioms):
             if v.const is None:
                 return None
             size = v.type.size if isinstance(v.type, TensorType) else None
-            if size is None or size > FOLD_LIMIT:
+            if size is None or size > FOLD_LIMIT or v in self.model.variables:
                 return None
+            if size > 1 and v.name and v.dtype in FLOATING:
+                return None  # a weight: someone may want the derivative with respect to it
             arrays.append(v.const.numpy())
         out = evaluate(op_type, attributes, arrays)
-        return None if out is None else self.const(out).value
+        if out is None:
+            return None
+        for v in inputs:
+            if v is not None:
+                self._freeze(v)
+        return self.const(out).value
 
 
 def _first(item: tuple[str, Attr]) -> str:

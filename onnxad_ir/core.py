@@ -7,7 +7,9 @@ values may share one; they are made unique when a model is written.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -43,6 +45,10 @@ class EmptyList:
 
 #: int, float, str and bytes are scalars; a tuple of one of them is a list; a Graph is a region.
 Attr: TypeAlias = Any
+
+
+#: The metadata entry that carries `Model.frozen` from file to file.
+FROZEN = "onnxad.frozen"
 
 
 class Value:
@@ -365,6 +371,20 @@ class Model:
     #: How many anonymous symbols ("?1", "?2", ...) are in use.
     symbols: int = 0
 
+    #: Constants that are differentiated: no pass may use their numbers.
+    variables: set[Value] = field(default_factory=set)
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Names of floating constants whose numbers shaped this model; it has no derivative with respect to them."""
+        return frozenset(json.loads(self.metadata.get(FROZEN, "[]")))
+
+    def freeze(self, name: str) -> None:
+        """Note that the number of the author's constant `name` was used to simplify the model."""
+        names = self.frozen
+        if name not in names:
+            self.metadata[FROZEN] = json.dumps(sorted(names | {name}))
+
     def fresh_dim(self) -> str:
         """A new anonymous symbol."""
         self.symbols += 1
@@ -388,6 +408,21 @@ def _drop_use(value: Value, user: Node | Graph) -> None:
         value.users[user] = left
     else:
         del value.users[user]
+
+
+def clone_model(model: Model) -> Model:
+    """A deep copy of a model that shares its tensors."""
+    mapping: dict[Value, Value] = {}
+    out = copy(model)
+    out.graph = clone_graph(model.graph, mapping)
+    out.functions = {}
+    for key, f in model.functions.items():
+        g = copy(f)
+        g.body, g.opset = clone_graph(f.body), dict(f.opset)
+        out.functions[key] = g
+    out.opset, out.metadata = dict(model.opset), dict(model.metadata)
+    out.variables = {mapping[v] for v in model.variables if v in mapping}
+    return out
 
 
 def clone_graph(

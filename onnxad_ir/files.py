@@ -12,6 +12,7 @@ from typing import IO
 
 import onnx
 import onnx_ir as ir
+from google.protobuf import json_format
 from google.protobuf.message import DecodeError, EncodeError
 
 from onnxad_ir.core import Graph, Model, Tensor
@@ -53,8 +54,11 @@ def load(
     else:
         name = str(getattr(source, "name", "the stream"))
         data = source.read()
-    model = _decode(data, format or "onnx", base_dir or "", name)
-    _check_external(model, name)
+    try:
+        model = _decode(data, format or "onnx", base_dir or "")
+        _check_external(model)
+    except ModelError as e:
+        raise ModelError(f"{name}: {e}") from None
     return model
 
 
@@ -86,14 +90,14 @@ def save(
         f.write(data)
 
 
-def _decode(data: bytes, format: str, base_dir: str, name: str) -> Model:
+def _decode(data: bytes, format: str, base_dir: str) -> Model:
     if not data.strip():
-        raise ModelError(f"{name}: the file is empty")
+        raise ModelError("the file is empty")
     if format == "oir":
         try:
             return parse_model(data.decode(), base_dir)
         except UnicodeDecodeError:
-            raise ModelError(f"{name}: not the text of a model") from None
+            raise ModelError("not the text of a model") from None
     if format not in ("onnx", "onnxtxt", "json"):
         raise UsageError(f"there is no format {format!r}")
     try:
@@ -101,18 +105,18 @@ def _decode(data: bytes, format: str, base_dir: str, name: str) -> Model:
             proto = onnx.ModelProto.FromString(data)
         else:
             proto = onnx.load_model_from_string(data, format=format)
-    except (DecodeError, onnx.parser.ParseError, ValueError) as e:
+    except (DecodeError, json_format.Error, onnx.parser.ParseError, ValueError) as e:
         if format == "onnx":
-            raise ModelError(f"{name}: not an ONNX model, or a truncated one") from None
-        raise ModelError(f"{name}: not a model in {format} form: {e}") from None
+            raise ModelError("not an ONNX model, or a truncated one") from None
+        raise ModelError(f"not a model in {format} form: {e}") from None
     if not proto.HasField("graph"):
-        raise ModelError(f"{name}: not an ONNX model (it has no graph)")
+        raise ModelError("not an ONNX model (it has no graph)")
     return from_proto(proto, base_dir)
 
 
 def _encode(model: Model, format: str, externals: _Externals) -> bytes:
     if format == "oir":
-        return print_model(model).encode()
+        return print_model(model, external=externals.place).encode()
     if format not in ("onnx", "onnxtxt", "json"):
         raise UsageError(f"there is no format {format!r}")
     size = sum(t.nbytes for t in externals.in_memory())
@@ -186,13 +190,13 @@ def _inside(location: str) -> bool:
     return not os.path.isabs(where) and where.split(os.sep)[0] != os.pardir
 
 
-def _check_external(model: Model, name: str) -> None:
+def _check_external(model: Model) -> None:
     sizes: dict[str, int] = {}
     for t in tensors(model):
         if not isinstance(t, ir.ExternalTensor):
             continue
         location = str(t.location)
-        what = f'{name}: tensor "{t.name}" has its data in {location!r}, which'
+        what = f'tensor "{t.name}" has its data in {location!r}, which'
         if not _inside(location):
             raise ModelError(f"{what} is outside the model's folder")
         if location not in sizes:

@@ -29,12 +29,23 @@ INTEGERS = frozenset({DataType.INT64, DataType.INT32})
 
 
 class Inference:
-    """Infers in the context of a model: its opsets, and its supply of anonymous symbols."""
+    """Infers in the context of a model: its opsets, and its supply of anonymous symbols.
 
-    def __init__(self, model: Model, opset: dict[str, int] | None = None):
+    `region` is what is done to a region once its inputs have types: `self.graph`, or a pass that does more.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        opset: dict[str, int] | None = None,
+        region: Callable[[Graph], None] | None = None,
+    ):
         self.model = model
         self.opset = model.opset if opset is None else opset
         self.fresh = model.fresh_dim
+        self.region = self.graph if region is None else region
+        #: The fast paths know the spelling of opset 18 and later only.
+        self.modern = self.opset.get("", 18) >= 18
 
     def graph(self, graph: Graph) -> None:
         """Infer every node of `graph` in order; regions are inferred with the node that owns them."""
@@ -43,14 +54,14 @@ class Inference:
 
     def node(self, node: Node) -> None:
         """Give the results of `node` types and contents. A declared type stays where inference knows less."""
-        rule = SHAPES.get(node.op_type) if not node.domain else None
+        rule = SHAPES.get(node.op_type) if self.modern and not node.domain else None
         before = self.model.symbols
         types = rule(self, node) if rule is not None else None
         if types is None:
             types = self._ask_onnx(node)
         for v, t in zip(node.outputs, types, strict=False):
             v.type = t if v.type is None else _refine(t, v.type, before)
-        if not node.domain:
+        if self.modern and not node.domain and node.outputs:
             out = node.outputs[0]
             t0 = out.type
             if (

@@ -19,7 +19,7 @@ def inline_body(
 
     `attributes` are those of the call, defaults included; a reference to one that is absent drops the attribute.
     An omitted operand stays omitted wherever the body uses it. With `simplify`, nodes go through the builder's
-    identities and folding, and an If on a constant is replaced by the branch taken; else they are kept as written.
+    identities and folding, and an If on a constant is replaced by the branch taken; else they are kept as written, without types.
     """
     env: dict[Value, Value | None] = {}
     for i, v in enumerate(body.inputs):
@@ -42,7 +42,7 @@ def _inline_nodes(
             copy = clone_node(node, mapping, attributes)
             copy.set_inputs(None if v is None else env.get(v, v) for v in node.inputs)
             copy.name = copy.name or op.label
-            results = op.place(copy)
+            results = op.place(copy) if simplify else _put(op, copy)
         else:
             inputs = [None if v is None else env.get(v, v) for v in node.inputs]
             attrs = _resolve(node.attributes, attributes)
@@ -52,11 +52,30 @@ def _inline_nodes(
                 results = op.emit(node.op_type, inputs, attrs, len(node.outputs), node.domain)
             else:
                 names = [v.name for v in node.outputs]
-                results = op.place(
-                    Node(node.op_type, inputs, attrs, names, node.domain, node.name or op.label, node.overload)
-                )
+                copy = Node(node.op_type, inputs, attrs, names, node.domain, node.name or op.label, node.overload)
+                results = _put(op, copy)
         for old, new in zip(node.outputs, results, strict=True):
             env[old] = new
+
+
+def substitute(graph: Graph, nodes: list[Node], old: Value, new: Value) -> None:
+    """Let `new` stand for `old` everywhere; an output of `graph` keeps its name, by a copy where it must."""
+    if new.type is None:
+        new.type = old.type
+    if graph in old.users:
+        if new.producer is not None and new.graph is graph and graph not in new.users:
+            new.name = old.name
+        else:
+            copy = Node("Identity", (new,), {}, (old.name,), graph=graph)
+            new, copy.outputs[0].type = copy.outputs[0], new.type
+            nodes.append(copy)
+    old.replace_by(new)
+
+
+def _put(op: Builder, node: Node) -> tuple[Value, ...]:
+    node.graph = op.graph
+    op.nodes.append(node)
+    return node.outputs
 
 
 def _inline_branch(

@@ -130,20 +130,19 @@ def _name_level(graph: Graph, opset: dict[str, int], function: bool, names: Name
 
 
 def _outputs_to_copy(graph: Graph, function: bool) -> dict[int, Value]:
-    """Outputs that cannot be written directly.
+    """Outputs that cannot be written directly, because ONNX Runtime refuses them or gives garbage for them.
 
-    A region cannot yield an outer value. A function or the body of a Scan yields each result of its own nodes
-    at most once and nothing else: ONNX Runtime refuses such functions, and such Scans give garbage in it.
+    A region cannot yield an outer value, nor one value twice, a Scan's body not even its own inputs and
+    constants; a function yields no value twice and no input.
     """
     scan = graph.parent is not None and graph.parent.op_type == "Scan"
-    strict = function or scan
-    if graph.parent is None and not strict:
+    if graph.parent is None and not function:
         return {}
     out: dict[int, Value] = {}
     seen: set[Value] = set()
     for i, v in enumerate(graph.outputs):
-        own = v.graph is graph
-        if not own or (strict and (v in seen or (v.producer is None and (scan or not v.is_const)))):
+        computed = v.producer is not None or (v.is_const and not scan) or (graph.is_region and not scan)
+        if v in seen or v.graph is not graph or not computed:
             out[i] = v
         seen.add(v)
     return out

@@ -71,6 +71,7 @@ def from_onnx_ir(model: ir.Model, base_dir: str = "") -> Model:
     for f in model.functions.values():
         function = reader.function(f)
         out.functions[function.key] = function
+    out.symbols = reader.unknown
     return out
 
 
@@ -106,6 +107,7 @@ class _Reader:
 
     def function(self, f: ir.Function) -> Function:
         body = self.graph(f.graph)
+        body.name, body.doc, body.metadata = f.name, "", {}  # They are said of the function.
         attributes = f.attributes.values()
         return Function(
             _domain(f.domain),

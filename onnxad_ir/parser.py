@@ -37,6 +37,7 @@ from onnxad_ir.types import (
 )
 
 _DTYPES = {d.name.lower(): d for d in DataType if d != DataType.UNDEFINED}
+_ANONYMOUS = re.compile(r"\?([0-9]+)")
 _RESOURCES = re.compile(r"^resources \{$", re.MULTILINE)
 
 
@@ -54,6 +55,7 @@ class _Parser(Tokens):
         super().__init__(text)
         self.base_dir = base_dir
         self.scopes: list[dict[str, Value]] = []
+        self.symbols = 0
         self.resources: dict[str, Any] = {}
         self.tensors: dict[str, Tensor] = {}
 
@@ -118,6 +120,7 @@ class _Parser(Tokens):
         while self.accept("training"):
             training.append(onnx.TrainingInfoProto.FromString(self.binary()))
         model.training = tuple(training)
+        model.symbols = self.symbols
         if self.words[self.at] != "resources" and self.kinds[self.at] != "end":
             self.fail("expected func, training, resources or the end")
         return model
@@ -360,11 +363,17 @@ class _Parser(Tokens):
             if kind == "number":
                 dims.append(self.integer())
             elif kind == "unknown":
-                dims.append(self.token("unknown"))
+                dims.append(self.symbol(self.token("unknown")))
             else:
-                dims.append(self.word())
+                dims.append(self.symbol(self.word()))
             self.accept(",")
         return tuple(dims)
+
+    def symbol(self, dim: str) -> str:
+        """`dim`, after taking note of the anonymous symbols in it."""
+        for number in _ANONYMOUS.findall(dim) if "?" in dim else ():
+            self.symbols = max(self.symbols, int(number))
+        return dim
 
     # Attributes and tensors
 

@@ -39,18 +39,9 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def uniform(v: Value | None) -> float | None:
-    """The number that every element of a small constant is, else None."""
-    if v is None or v.const is None or not isinstance(v.type, TensorType):
-        return None
-    size = v.type.size
-    if size is None or not 0 < size <= 64:
-        return None
-    a = v.const.numpy().reshape(-1)
-    if a.dtype.kind in "OUSc":
-        return None
-    first = a[0]
-    return float(first) if (size == 1 or bool((a == first).all())) else None
+def is_number(op: Builder, v: Value | None, number: float) -> bool:
+    """True where every element of a small constant is `number`."""
+    return v is not None and v.const is not None and op.number(v, number) is not None
 
 
 def absorbs(a: Shape | None, b: Shape | None) -> bool:
@@ -83,9 +74,9 @@ def _unexpanded(v: Value, other: Value, target: Shape | None) -> Value | None:
 def _mul(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     a, b = inputs
     assert a is not None and b is not None
-    if uniform(b) == 1 and absorbs(a.shape, b.shape):
+    if is_number(op, b, 1) and absorbs(a.shape, b.shape):
         return a
-    if uniform(a) == 1 and absorbs(b.shape, a.shape):
+    if is_number(op, a, 1) and absorbs(b.shape, a.shape):
         return b
     if (x := _unexpanded(a, b, a.shape)) is not None:
         return op.emit("Mul", (x, b), {})[0]
@@ -98,7 +89,7 @@ def _mul(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
 def _div(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     a, b = inputs
     assert a is not None and b is not None
-    if uniform(b) == 1 and absorbs(a.shape, b.shape):
+    if is_number(op, b, 1) and absorbs(a.shape, b.shape):
         return a
     if (x := _unexpanded(a, b, a.shape)) is not None:
         return op.emit("Div", (x, b), {})[0]
@@ -109,9 +100,9 @@ def _div(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
 def _add(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     a, b = inputs
     assert a is not None and b is not None
-    if uniform(b) == 0 and absorbs(a.shape, b.shape):
+    if is_number(op, b, 0) and absorbs(a.shape, b.shape):
         return a
-    if uniform(a) == 0 and absorbs(b.shape, a.shape):
+    if is_number(op, a, 0) and absorbs(b.shape, a.shape):
         return b
     if (x := _unexpanded(a, b, a.shape)) is not None:
         return op.emit("Add", (x, b), {})[0]
@@ -128,9 +119,9 @@ def _add(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
 def _sub(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     a, b = inputs
     assert a is not None and b is not None
-    if uniform(b) == 0 and absorbs(a.shape, b.shape):
+    if is_number(op, b, 0) and absorbs(a.shape, b.shape):
         return a
-    if uniform(a) == 0 and absorbs(b.shape, a.shape):
+    if is_number(op, a, 0) and absorbs(b.shape, a.shape):
         return op.emit("Neg", (b,), {})[0]
     if (p := _produced(b, "Neg")) is not None:
         return op.emit("Add", (a, p.inputs[0]), {})[0]

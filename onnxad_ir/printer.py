@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -58,20 +59,23 @@ _FLOATS = frozenset(
 )
 
 
-def print_model(model: Model, large: str = "resource") -> str:
+def print_model(
+    model: Model, large: str = "resource", external: Callable[[Tensor], Tensor] | None = None
+) -> str:
     """The text of a model; `parse_model` reads it back to the same text.
 
     Big constants stand in a resources section at the end or, with large="elide", are left out (and cannot be
-    read back). External tensors are printed as references.
+    read back). External tensors are printed as references. `external` may give another tensor to print in
+    place of each, for instance one that says where the data has gone.
     """
-    out = _Printer(name_model(model), large)
+    out = _Printer(name_model(model), large, external)
     out.model(model)
     return "".join(f"{line}\n" for line in out.lines)
 
 
 def print_graph(graph: Graph, opset: dict[str, int] | None = None) -> str:
     """The text of a graph, big constants left out."""
-    out = _Printer(name_body(graph, opset or {}).values, "elide")
+    out = _Printer(name_body(graph, opset or {}).values, "elide", None)
     out.block(f"graph {word(graph.name)}", graph, "return", "")
     return "".join(f"{line}\n" for line in out.lines)
 
@@ -117,11 +121,12 @@ def _float(x: float) -> str:
 
 
 class _Printer:
-    def __init__(self, names: dict[Value, str], large: str):
+    def __init__(self, names: dict[Value, str], large: str, external: Callable[[Tensor], Tensor] | None):
         if large not in ("resource", "elide"):
             raise ValueError(f'large is "resource" or "elide", not {large!r}')
         self.lines: list[str] = []
         self.large = large
+        self.external = external
         self.names = {v: _value(n) for v, n in names.items()}
         self.resources: dict[int, tuple[str, Tensor]] = {}  # By identity, numbered by first use.
 
@@ -273,6 +278,8 @@ class _Printer:
 
     def tensor(self, t: Tensor) -> str:
         """The data of a tensor whose type stands before."""
+        if self.external is not None:
+            t = self.external(t)
         if isinstance(t, ir.ExternalTensor):
             items = [("offset", t.offset), ("length", t.length)]
             extra = "".join(f" {k} {n}" for k, n in items if n is not None)
@@ -296,8 +303,8 @@ def dense(t: Tensor) -> str:
     elif t.dtype in _INTS:
         items = [str(int(x)) for x in flat]
     elif t.dtype in _FLOATS and not _odd_nan(flat):
-        # numpy writes the shortest text that reads back to the same number of the same type.
-        items = [str(x) if x.dtype.kind == "f" else _float(x) for x in flat]
+        # Of its own types numpy writes the shortest text that reads back to the same number.
+        items = [str(x) if isinstance(x, np.floating) else _float(x) for x in flat]
     else:
         return f"hex {quote(t.tobytes().hex())}"
     return "dense " + _nested(items, array.shape)

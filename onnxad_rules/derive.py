@@ -342,10 +342,14 @@ def _pull_pair(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Sequ
 
 def _decomposition(op: Builder, rule: Rule, n: NodeView) -> tuple[Builder, list[Var | None]]:
     """The operator in terms of others, written by a scratch builder, and its results by position."""
-    assert isinstance(rule, Decompose)
     scratch = op.scratch()
-    body = expand_body(scratch, n.node) if rule.fn is None else rule.fn(scratch, n)
-    return scratch, _as_list(n, body)
+    return scratch, decomposition(scratch, rule, n)
+
+
+def decomposition(op: Builder, rule: Rule, n: NodeView) -> list[Var | None]:
+    """Write an operator in terms of others, by a `decompose` rule, and return its results by position."""
+    assert isinstance(rule, Decompose)
+    return _as_list(n, expand_body(op, n.node) if rule.fn is None else rule.fn(op, NodeView(op, n.node, n.rules)))
 
 
 def _reuse(results: list[Var | None], n: NodeView, body: list[Node]) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from onnxad_ir.core import Node, Value
 from onnxad_ir.diagnostics import OnnxadError
 from onnxad_ir.types import is_floating
-from onnxad_rules.kinds import DECLARED, Rule
+from onnxad_rules.kinds import DECLARED, Decompose, Rule
+
+if TYPE_CHECKING:
+    from onnxad_rules.node import NodeView
 
 
 class Ruleset:
@@ -30,6 +34,23 @@ class Ruleset:
     def candidates(self, node: Node) -> tuple[Rule, ...]:
         """The rules of a node's operator, first to last."""
         return self._table.get((node.domain, node.op_type), ())
+
+    def compositions(self, op_type: str, domain: str = "") -> list[Decompose]:
+        """The rules that give an operator in terms of others."""
+        return [r for r in self._table.get((domain, op_type), ()) if isinstance(r, Decompose)]
+
+    def composition(self, n: NodeView, asked: bool) -> Decompose | None:
+        """The composition of a node: the rule it is differentiated by, or, where it is asked for, any there is."""
+        if asked:
+            facts = n.facts
+            ours = [r for r in self.compositions(n.node.op_type, n.node.domain) if r.when is None or r.when(n)]
+            if ours:
+                return ours[0]
+            return Decompose(n.node.op_type, n.node.domain) if facts.schema is not None and facts.has_body else None
+        for r in self.candidates(n.node):
+            if r.when is None or r.when(n):
+                return r if isinstance(r, Decompose) else None
+        return None
 
     def keys(self) -> list[tuple[str, str]]:
         """Every (domain, op_type) with a rule."""

@@ -1,0 +1,105 @@
+"""The public functions. Each takes an onnx.ModelProto, an onnx_ir.Model or an IR Model and returns the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from onnxad_ir.core import Model, clone_model
+from onnxad_ir.proto import from_proto, to_proto
+from onnxad_passes.cse import Cse
+from onnxad_passes.dce import Dce
+from onnxad_passes.forward import Forward
+from onnxad_passes.gradient import Gradient
+from onnxad_passes.manager import Pass, PassManager
+from onnxad_passes.pipeline import parse_pipeline
+from onnxad_passes.reverse import Reverse
+from onnxad_passes.seeds import check_layout
+from onnxad_rules.ruleset import Ruleset
+
+M = TypeVar("M")
+
+
+def run_pipeline(model: M, pipeline: str | Iterable[Pass], verify_each: bool = True) -> M:
+    """Run a pipeline, text or passes, on a model of any kind; the model itself is not changed.
+
+    Raises UsageError for a pipeline that does not parse or a request that makes no sense for the model, ModelError for
+    a broken model, UnsupportedOperator where operators without a rule stand in the way.
+    """
+    passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else list(pipeline)
+    lifted, back = lift(model)
+    PassManager(passes, verify_each=verify_each).run(lifted)
+    return back(lifted)
+
+
+def lift(model: Any) -> tuple[Model, Callable[[Model], Any]]:
+    """An IR model that may be rewritten, and how to get back to the kind of model it came from."""
+    import onnx
+
+    if isinstance(model, Model):
+        return clone_model(model), lambda m: m
+    if isinstance(model, onnx.ModelProto):
+        return from_proto(model), to_proto
+    import onnx_ir
+
+    if isinstance(model, onnx_ir.Model):
+        from onnxad_ir.onnx_ir import from_onnx_ir, to_onnx_ir
+
+        return from_onnx_ir(model), to_onnx_ir
+    raise TypeError(f"expected an onnx.ModelProto, an onnx_ir.Model or an onnxad_ir Model, not {type(model).__name__}")
+
+
+def _derivative(model: M, p: Pass) -> M:
+    return run_pipeline(model, [p, Cse(), Dce()], verify_each=False)
+
+
+def _names(names: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    return None if names is None else (names,) if isinstance(names, str) else tuple(names)
+
+
+def forward(
+    model: M,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    prefix: str | None = None,
+    dim: str | None = None,
+    layout: str = "casadi",
+    rules: Ruleset | None = None,
+) -> M:
+    """The model with inputs fwd_<x> and outputs fwd_<y> = (dy/dx) fwd_<x> added; its signature stays a prefix.
+
+    inputs, outputs: names (default: every floating input, every floating output); inputs may name initializers and
+    inner values. prefix: of the new names (default: counted up as CasADi's diff_prefix). dim: name of the seed axis.
+    layout: how several directions are packed; only "single" (one direction, the primal's own shapes) so far.
+    rules: a rule set instead of the built-in one. Raises as `run_pipeline` does.
+    """
+    check_layout(layout)
+    return _derivative(model, Forward(_names(inputs), _names(outputs), prefix, layout, rules))
+
+
+def reverse(
+    model: M,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    prefix: str | None = None,
+    dim: str | None = None,
+    layout: str = "casadi",
+    rules: Ruleset | None = None,
+) -> M:
+    """The model with inputs adj_<y> and outputs adj_<x> = (dy/dx)^T adj_<y> added; its signature stays a prefix.
+
+    Arguments and errors are those of `forward`.
+    """
+    check_layout(layout)
+    return _derivative(model, Reverse(_names(inputs), _names(outputs), prefix, layout, rules))
+
+
+def gradient(
+    model: M, output: str | None = None, inputs: Sequence[str] | None = None, rules: Ruleset | None = None
+) -> M:
+    """The model with outputs grad_<x> added, the gradient of an output with one element; no seed.
+
+    output: its name (default: the only floating output). inputs: names (default: every floating input); they may name
+    initializers and inner values. Raises as `run_pipeline` does.
+    """
+    return _derivative(model, Gradient(output, _names(inputs), None, rules))

@@ -1,0 +1,26 @@
+"""The passes that come with onnxad."""
+
+from onnxad_passes.cse import Cse
+from onnxad_passes.dce import Dce
+from onnxad_passes.decompose import Decompose
+from onnxad_passes.fold_shapes import FoldShapes
+from onnxad_passes.forward import Forward
+from onnxad_passes.gradient import Gradient
+from onnxad_passes.inline_functions import InlineFunctions
+from onnxad_passes.manager import Pass
+from onnxad_passes.reverse import Reverse
+from onnxad_passes.simplify import Simplify
+from onnxad_passes.upgrade_opset import UpgradeOpset
+
+BUILTIN: tuple[type[Pass], ...] = (
+    UpgradeOpset,
+    InlineFunctions,
+    FoldShapes,
+    Decompose,
+    Forward,
+    Reverse,
+    Gradient,
+    Dce,
+    Cse,
+    Simplify,
+)

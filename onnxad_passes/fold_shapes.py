@@ -1,0 +1,111 @@
+"""Type inference of the whole model, and the folding of what shape arithmetic computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxad_ir.core import Graph, Model, Node, Value
+from onnxad_ir.fold import FOLD_LIMIT, evaluate
+from onnxad_ir.infer import Inference, known_ints
+from onnxad_ir.inline import substitute
+from onnxad_ir.types import FLOATING, TensorType
+from onnxad_passes.dce import drop_dead
+from onnxad_passes.manager import Pass
+
+
+@dataclass(frozen=True)
+class FoldShapes(Pass):
+    """Infer every type, replace integers and booleans that are known by constants, and inline Ifs on a constant.
+
+    Floating values are never folded: weights stay weights.
+    """
+
+    name: ClassVar[str] = "fold-shapes"
+    requires: ClassVar[tuple[str, ...]] = ("inline-functions", "upgrade-opset")
+
+    def run(self, model: Model) -> bool:
+        folder = _Folder(model)
+        folder.graph(model.graph)
+        if folder.changed:
+            drop_dead(model.graph)
+        return True  # types may have been added
+
+
+class _Folder:
+    def __init__(self, model: Model):
+        self.model = model
+        self.inference = Inference(model, region=self.graph)
+        self.root = model.graph
+        self.changed = False
+
+    def graph(self, graph: Graph) -> None:
+        pinned = set(graph.outputs)
+        old, graph.nodes = graph.nodes, []
+        for node in old:
+            self.node(graph, node, pinned)
+
+    def node(self, graph: Graph, node: Node, pinned: set[Value]) -> None:
+        branch = _taken_branch(node)
+        if branch is not None:
+            self.inline(graph, node, branch, pinned)
+            return
+        graph.nodes.append(node)
+        self.inference.node(node)
+        v = node.outputs[0]
+        if len(node.outputs) == 1 and v.users and v not in pinned and v.dtype not in FLOATING:
+            value = _value(node)
+            if value is not None:
+                constant = self.root.add_constant(v.name, ir.Tensor(value))
+                constant.content = v.content
+                v.replace_by(constant)
+                v.name = ""
+                self.changed = True
+
+    def inline(self, graph: Graph, node: Node, branch: Graph, pinned: set[Value]) -> None:
+        """Put the nodes of a branch in the place of its If."""
+        for c in branch.constants:
+            c.owner = self.root
+            self.root.constants.append(c)
+        inner, branch.nodes = branch.nodes, []
+        outputs = branch.outputs
+        branch.set_outputs(())
+        for n in inner:
+            n.graph = graph
+            self.node(graph, n, pinned)
+        for v, new in zip(node.outputs, outputs, strict=True):
+            substitute(graph, graph.nodes, v, new)
+        node.detach()
+        self.changed = True
+
+
+def _taken_branch(node: Node) -> Graph | None:
+    if node.op_type != "If" or node.domain or node.inputs[0] is None or node.inputs[0].const is None:
+        return None
+    flag = bool(np.asarray(node.inputs[0].const.numpy()).reshape(-1)[0])
+    branch = node.attributes["then_branch" if flag else "else_branch"]
+    return branch if isinstance(branch, Graph) else None
+
+
+def _value(node: Node) -> np.ndarray | None:  # type: ignore[type-arg]
+    """The integers or booleans a node computes, where they are known."""
+    v = node.outputs[0]
+    t = v.type
+    if not isinstance(t, TensorType) or node.domain or node.regions:
+        return None
+    ints = known_ints(v) if v.content is not None else None
+    if ints is not None and t.shape is not None and len(t.shape) <= 1:
+        return np.asarray(ints, t.dtype.numpy()).reshape(() if not t.shape else (-1,))
+    arrays = []
+    for x in node.inputs:
+        if x is None:
+            arrays.append(None)
+            continue
+        size = x.type.size if isinstance(x.type, TensorType) else None
+        if x.const is None or size is None or size > FOLD_LIMIT or x.dtype in FLOATING:
+            return None
+        arrays.append(x.const.numpy())
+    return evaluate(node.op_type, node.attributes, arrays)

@@ -1,0 +1,65 @@
+"""Forward mode: tangents, interleaved with the primal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from onnxad_ir.builder import Builder
+from onnxad_ir.core import Model
+from onnxad_passes.manager import Pass
+from onnxad_passes.seeds import add_results, add_seeds, check_layout, choose_sinks, choose_sources, next_prefix, variables
+from onnxad_rules.activity import activity
+from onnxad_rules.derive import push
+from onnxad_rules.ruleset import Ruleset, default_rules
+
+
+@dataclass(frozen=True)
+class Forward(Pass):
+    """The Jacobian times a direction: adds inputs fwd_<x> and outputs fwd_<y>.
+
+    inputs: what to differentiate with respect to (inputs, initializers or inner values; default: every floating
+    input). outputs: whose tangents to return (default: every floating output). prefix: of the new names (default: fwd_,
+    counted up where it is taken). layout: single.
+    """
+
+    name: ClassVar[str] = "forward"
+    requires: ClassVar[tuple[str, ...]] = ("inline-functions", "upgrade-opset", "fold-shapes")
+    inputs: tuple[str, ...] | None = None
+    outputs: tuple[str, ...] | None = None
+    prefix: str | None = None
+    layout: str = "single"
+    rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
+
+    def prepare(self, model: Model) -> None:
+        model.variables |= variables(model, self.inputs)
+
+    def run(self, model: Model) -> bool:
+        check_layout(self.layout)
+        graph, rules = model.graph, self.rules or default_rules()
+        sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
+        prefix = self.prefix if self.prefix is not None else next_prefix("fwd", graph)
+        active = activity(graph, sources, sinks, rules)
+        primal, graph.nodes = graph.nodes, []
+        op = Builder(model, graph)
+        for v in graph.inputs:
+            op.scope.define(v)
+        seeds = add_seeds(op, graph, sources, prefix)
+        tangents = {v: t for v, t in seeds.items() if v in active}
+        inner = {v for v in tangents if v.producer is not None}
+        for node in primal:
+            graph.nodes.append(node)
+            for v in node.outputs:
+                op.scope.define(v)
+            if any(v in active for v in node.outputs):
+                op.label = f"forward({node.name or node.op_type})"
+                push(op, node, tangents, rules)
+                for v in node.outputs:
+                    if v in inner:  # a source of its own, on top of what reaches it
+                        arrived = tangents[v]
+                        tangents[v] = seeds[v] if arrived is seeds[v] else op.Add(arrived, seeds[v])
+                    elif v in tangents and v not in active:
+                        del tangents[v]
+        op.label = "forward"
+        add_results(op, graph, [(prefix + v.name, v, tangents.get(v)) for v in sinks])
+        return True

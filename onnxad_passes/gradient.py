@@ -1,0 +1,60 @@
+"""The gradient of a scalar output: reverse mode without a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from onnxad_ir.builder import Builder
+from onnxad_ir.core import Model, Value
+from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.types import TensorType
+from onnxad_passes.manager import Pass
+from onnxad_passes.reverse import adjoint
+from onnxad_passes.seeds import add_results, choose_sinks, choose_sources, next_prefix, variables
+from onnxad_rules.derive import Cotangents, total
+from onnxad_rules.ruleset import Ruleset, default_rules
+
+
+@dataclass(frozen=True)
+class Gradient(Pass):
+    """The gradient of an output with one element: adds outputs grad_<x>, of the shape of x; no seed.
+
+    output: which (default: the model's only floating output). inputs: with respect to what (inputs, initializers or
+    inner values; default: every floating input). prefix: of the new names (default: grad_, counted up).
+    """
+
+    name: ClassVar[str] = "gradient"
+    requires: ClassVar[tuple[str, ...]] = ("inline-functions", "upgrade-opset", "fold-shapes")
+    output: str | None = None
+    inputs: tuple[str, ...] | None = None
+    prefix: str | None = None
+    rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
+
+    def prepare(self, model: Model) -> None:
+        model.variables |= variables(model, self.inputs)
+
+    def run(self, model: Model) -> bool:
+        graph, rules = model.graph, self.rules or default_rules()
+        sources, sink = choose_sources(model, self.inputs), self._sink(model)
+        prefix = self.prefix if self.prefix is not None else next_prefix("grad", graph)
+        op = Builder(model, graph)
+        op.scope.define_all(graph)
+        cotangents: Cotangents = {sink: [op.ones_like(op.var(sink))]}
+        adjoint(op, sources, cotangents, rules)
+        add_results(op, graph, [(prefix + v.name, v, total(op, cotangents, v)) for v in sources])
+        return True
+
+    def _sink(self, model: Model) -> Value:
+        sinks = choose_sinks(model, None if self.output is None else (self.output,))
+        if len(sinks) > 1:
+            names = ", ".join(v.name for v in sinks)
+            raise UsageError(f"the model has {len(sinks)} floating outputs ({names}); name the one to differentiate")
+        (sink,) = sinks
+        t = sink.type
+        if isinstance(t, TensorType) and t.shape is not None and any(isinstance(d, int) and d != 1 for d in t.shape):
+            raise UsageError(
+                f"the gradient needs an output with one element, but {sink.name!r} has shape {list(t.shape)}; "
+                "use `reverse`, which takes a direction, or add a loss to the model"
+            )
+        return sink

@@ -1,0 +1,118 @@
+"""Passes and the manager that runs them.
+
+A pass is a frozen dataclass: its fields are its options, its docstring its help, `requires` the passes whose result it
+needs. The manager runs those first where they have not run, verifies the model in between, and tells instruments.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from onnxad_ir.core import Model
+from onnxad_ir.verify import verify
+
+
+@dataclass(frozen=True)
+class Pass(ABC):
+    """One rewrite of a whole model, in place."""
+
+    name: ClassVar[str] = ""
+    requires: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def run(self, model: Model) -> bool:
+        """Rewrite `model` in place; True where anything changed."""
+
+    def prepare(self, model: Model) -> None:
+        """Called once before the first pass of a pipeline runs, on the model as it was given.
+
+        A pass that needs something left alone until its turn (a weight it differentiates) says so here.
+        """
+
+
+class Instrument(Protocol):
+    """What watches a pipeline: every method is optional to override in a subclass of `Watcher`."""
+
+    def before(self, p: Pass, model: Model) -> None: ...
+    def after(self, p: Pass, model: Model, modified: bool, seconds: float) -> None: ...
+    def failed(self, p: Pass, model: Model, error: Exception) -> None: ...
+
+
+class Watcher:
+    """An instrument that does nothing: override what you need."""
+
+    def before(self, p: Pass, model: Model) -> None:
+        """Before a pass runs."""
+
+    def after(self, p: Pass, model: Model, modified: bool, seconds: float) -> None:
+        """After a pass ran and the model was verified."""
+
+    def failed(self, p: Pass, model: Model, error: Exception) -> None:
+        """When a pass, or the verification of its result, raised."""
+
+
+class PassManager:
+    """Runs passes in order.
+
+    `passes`: Pass objects. `verify_each`: check every invariant of the IR before the first pass and after each that
+    changed the model. `instruments`: watchers.
+    """
+
+    def __init__(self, passes: Iterable[Pass], verify_each: bool = True, instruments: Sequence[Instrument] = ()):
+        self.passes = tuple(passes)
+        self.verify_each = verify_each
+        self.instruments = tuple(instruments)
+
+    def plan(self) -> list[Pass]:
+        """The passes with their prerequisites, each prerequisite once and before its first need."""
+        from onnxad_passes.registry import lookup
+
+        done: set[str] = set()
+        order: list[Pass] = []
+
+        def add(p: Pass) -> None:
+            for name in p.requires:
+                if name not in done:
+                    add(lookup(name)())
+            done.add(p.name)
+            order.append(p)
+
+        for p in self.passes:
+            add(p)
+        return order
+
+    def run(self, model: Model) -> bool:
+        """Run the pipeline on `model`, in place; True where anything changed.
+
+        Raises what a pass raises; a ModelError of the verifier after a pass is a fault of that pass.
+        """
+        order = self.plan()
+        for p in order:
+            p.prepare(model)
+        if self.verify_each:
+            verify(model)
+        changed = False
+        for p in order:
+            changed |= self._run_one(p, model)
+        return changed
+
+    def _run_one(self, p: Pass, model: Model) -> bool:
+        for i in self.instruments:
+            i.before(p, model)
+        start = time.perf_counter()
+        try:
+            modified = p.run(model)
+            seconds = time.perf_counter() - start
+            if modified and self.verify_each:
+                verify(model)
+        except Exception as error:
+            for i in self.instruments:
+                i.failed(p, model, error)
+            raise
+        for i in self.instruments:
+            i.after(p, model, modified, seconds)
+        return modified

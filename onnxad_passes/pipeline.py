@@ -1,0 +1,160 @@
+"""Pipelines as text, both ways: `inline-functions,fold-shapes,reverse{inputs=x,w layout=single},dce`.
+
+Options follow the pass in braces, separated by spaces; their names are the pass's fields with "-" for "_". A field
+that is a tuple takes a list separated by commas. A value, or an element of one, that holds a space, a comma, a brace,
+an equals sign or a quote is written in double quotes, with backslash escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import MISSING, Field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from onnxad_ir.diagnostics import UsageError
+from onnxad_passes.manager import Pass
+from onnxad_passes.registry import lookup
+
+_WORD = re.compile(r"""("(?:[^"\\]|\\.)*"|[^\s,{}="]+)""")
+
+
+def parse_pipeline(text: str) -> list[Pass]:
+    """The passes of a pipeline text.
+
+    Raises UsageError for a text that does not parse, an unknown pass or option (with the nearest name), or a value of
+    the wrong type.
+    """
+    scan = _Scanner(text)
+    passes: list[Pass] = []
+    scan.skip()
+    while not scan.done:
+        cls = lookup(scan.word("the name of a pass"))
+        options: dict[str, list[str]] = {}
+        if scan.take("{"):
+            scan.skip()
+            while not scan.take("}"):
+                name = scan.word("the name of an option, or }")
+                if not scan.take("="):
+                    options[name] = ["true"]
+                else:
+                    options[name] = [scan.word(f"a value for {name}", empty=True)]
+                    while scan.take(","):
+                        options[name].append(scan.word(f"another value for {name}"))
+                scan.skip()
+                if scan.done:
+                    raise scan.error("}")
+        passes.append(make_pass(cls, options))
+        scan.skip()
+        if not scan.done and not scan.take(","):
+            raise scan.error(", between passes")
+        scan.skip()
+    if not passes:
+        raise UsageError("the pipeline is empty; name at least one pass")
+    return passes
+
+
+def print_pipeline(passes: Iterable[Pass]) -> str:
+    """The text of a pipeline: what `parse_pipeline` reads back to equal passes. Defaults are left out."""
+    out = []
+    for p in passes:
+        options = []
+        for f in options_of(type(p)):
+            value = getattr(p, f.name)
+            if value != _default(f):
+                options.append(f"{f.name.replace('_', '-')}={_print_value(value)}")
+        out.append(p.name + ("{" + " ".join(options) + "}" if options else ""))
+    return ",".join(out)
+
+
+def options_of(cls: type[Pass]) -> list[Field[Any]]:
+    """The fields of a pass that text can set."""
+    return [f for f in fields(cls) if f.init and f.metadata.get("option", True)]
+
+
+def make_pass(cls: type[Pass], options: dict[str, list[str]]) -> Pass:
+    """A pass from the words of its options."""
+    known = {f.name.replace("_", "-"): f for f in options_of(cls)}
+    values: dict[str, Any] = {}
+    for name, words in options.items():
+        f = known.get(name.replace("_", "-"))
+        if f is None:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            listed = ", ".join(known) or "none"
+            raise UsageError(f"pass {cls.name!r} has no option {name!r}{hint} (options: {listed})")
+        values[f.name] = _convert(cls, name, str(f.type), words)
+    return cls(**values)
+
+
+def _convert(cls: type[Pass], name: str, kind: str, words: list[str]) -> Any:
+    if "tuple" in kind:
+        return tuple(w for w in words if w)
+    if len(words) != 1:
+        raise UsageError(f"option {name!r} of pass {cls.name!r} takes one value, not {len(words)}")
+    word = words[0]
+    if "bool" in kind:
+        if word.lower() in ("true", "1", "yes"):
+            return True
+        if word.lower() in ("false", "0", "no"):
+            return False
+        raise UsageError(f"option {name!r} of pass {cls.name!r} is true or false, not {word!r}")
+    if "int" in kind:
+        try:
+            return int(word)
+        except ValueError:
+            if "str" not in kind:
+                raise UsageError(f"option {name!r} of pass {cls.name!r} is a number, not {word!r}") from None
+    return word
+
+
+def _default(f: Field[Any]) -> Any:
+    if f.default is not MISSING:
+        return f.default
+    return f.default_factory() if f.default_factory is not MISSING else MISSING
+
+
+def _print_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(_print_value(v) for v in value)
+    text = str(value)
+    return text if text and _WORD.fullmatch(text) and not text.startswith('"') else json.dumps(text)
+
+
+class _Scanner:
+    def __init__(self, text: str):
+        self.text = text
+        self.at = 0
+
+    @property
+    def done(self) -> bool:
+        return self.at >= len(self.text)
+
+    def skip(self) -> None:
+        while not self.done and self.text[self.at].isspace():
+            self.at += 1
+
+    def take(self, char: str) -> bool:
+        if self.text.startswith(char, self.at):
+            self.at += 1
+            return True
+        return False
+
+    def word(self, expected: str, empty: bool = False) -> str:
+        m = _WORD.match(self.text, self.at)
+        if m is None:
+            if empty:
+                return ""
+            raise self.error(expected)
+        self.at = m.end()
+        w = m.group()
+        return str(json.loads(w)) if w.startswith('"') else w
+
+    def error(self, expected: str) -> UsageError:
+        rest = self.text[self.at : self.at + 20]
+        found = f"{rest!r}" if rest else "the end"
+        return UsageError(f"the pipeline does not parse at position {self.at}: expected {expected}, found {found}")

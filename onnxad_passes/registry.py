@@ -1,0 +1,36 @@
+"""The passes there are, by name: ours, and those that other packages offer as entry points (group onnxad.passes)."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import cache
+
+from onnxad_ir.diagnostics import UsageError
+from onnxad_passes.manager import Pass
+
+
+@cache
+def all_passes() -> dict[str, type[Pass]]:
+    """Every known pass class by name. An entry point may not take the name of another pass."""
+    from importlib.metadata import entry_points
+
+    from onnxad_passes.builtin import BUILTIN
+
+    found: dict[str, type[Pass]] = {p.name: p for p in BUILTIN}
+    for point in entry_points(group="onnxad.passes"):
+        cls = point.load()
+        if not (isinstance(cls, type) and issubclass(cls, Pass)):
+            raise UsageError(f"entry point {point.name!r} of group onnxad.passes is no Pass class: {cls!r}")
+        if found.setdefault(cls.name, cls) is not cls:
+            raise UsageError(f"two passes are called {cls.name!r}; one comes from the entry point {point.value}")
+    return found
+
+
+def lookup(name: str) -> type[Pass]:
+    """The pass class of a name; UsageError, with the nearest name, where there is none."""
+    passes = all_passes()
+    if name in passes:
+        return passes[name]
+    near = get_close_matches(name, passes, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise UsageError(f"there is no pass called {name!r}{hint} (known: {', '.join(sorted(passes))})")

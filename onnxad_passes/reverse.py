@@ -1,0 +1,59 @@
+"""Reverse mode: the adjoint, appended to the primal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from onnxad_ir.builder import Builder
+from onnxad_ir.core import Model, Value
+from onnxad_passes.manager import Pass
+from onnxad_passes.seeds import add_results, add_seeds, check_layout, choose_sinks, choose_sources, next_prefix, variables
+from onnxad_rules.activity import activity
+from onnxad_rules.derive import Cotangents, pull, total
+from onnxad_rules.ruleset import Ruleset, default_rules
+
+
+@dataclass(frozen=True)
+class Reverse(Pass):
+    """A direction times the Jacobian: adds inputs adj_<y> and outputs adj_<x>.
+
+    inputs: what to differentiate with respect to (inputs, initializers or inner values; default: every floating
+    input). outputs: what to seed (default: every floating output). prefix: of the new names (default: adj_, counted up
+    where it is taken). layout: single.
+    """
+
+    name: ClassVar[str] = "reverse"
+    requires: ClassVar[tuple[str, ...]] = ("inline-functions", "upgrade-opset", "fold-shapes")
+    inputs: tuple[str, ...] | None = None
+    outputs: tuple[str, ...] | None = None
+    prefix: str | None = None
+    layout: str = "single"
+    rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
+
+    def prepare(self, model: Model) -> None:
+        model.variables |= variables(model, self.inputs)
+
+    def run(self, model: Model) -> bool:
+        check_layout(self.layout)
+        graph, rules = model.graph, self.rules or default_rules()
+        sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
+        prefix = self.prefix if self.prefix is not None else next_prefix("adj", graph)
+        op = Builder(model, graph)
+        op.scope.define_all(graph)
+        seeds = add_seeds(op, graph, sinks, prefix)
+        cotangents: Cotangents = {v: [s] for v, s in seeds.items()}
+        adjoint(op, sources, cotangents, rules)
+        add_results(op, graph, [(prefix + v.name, v, total(op, cotangents, v)) for v in sources])
+        return True
+
+
+def adjoint(op: Builder, sources: list[Value], cotangents: Cotangents, rules: Ruleset) -> None:
+    """Append the adjoint of the builder's graph: `cotangents`, which holds the seeds, receives those of all else."""
+    graph = op.graph
+    active = activity(graph, sources, cotangents, rules)
+    for node in reversed(graph.nodes[:]):
+        if any(v in active and v in cotangents for v in node.outputs):
+            op.label = f"reverse({node.name or node.op_type})"
+            pull(op, node, cotangents, active.__contains__, rules)
+    op.label = "reverse"

@@ -1,0 +1,148 @@
+"""Names, seeds and results of a derivative model: what is differentiated, what is seeded, what it is all called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from onnxad_ir.builder import Builder, Var
+from onnxad_ir.core import Graph, Model, Value
+from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.types import is_floating
+
+#: Layouts of several directions in one evaluation; "single" is one direction in the primal's own shapes.
+LAYOUTS = ("single", "casadi", "onnx", "leading")
+
+
+def check_layout(layout: str) -> None:
+    """Raise UsageError for a layout that does not exist, or that is not available yet."""
+    if layout not in LAYOUTS:
+        raise UsageError(f"there is no layout {layout!r}; the layouts are {', '.join(LAYOUTS)}")
+    if layout != "single":
+        raise UsageError(
+            f"layout {layout!r}, several directions in one evaluation, is not available yet; "
+            "use layout='single', which takes one direction in the primal's own shapes"
+        )
+
+
+def next_prefix(kind: str, graph: Graph) -> str:
+    """The prefix of the next derivative of a kind, counted up as CasADi's diff_prefix does: adj_, adj2_, adj3_, ...
+
+    Among the names of inputs and outputs, those that start with the kind, with digits or nothing up to the first "_",
+    carry an index (nothing is 1); the prefix has the highest one plus one.
+    """
+    highest = 0
+    for v in (*graph.inputs, *graph.outputs):
+        if v.name.startswith(kind):
+            head, sep, _ = v.name[len(kind) :].partition("_")
+            if sep and (not head or (head.isascii() and head.isdigit())):
+                highest = max(highest, int(head or 1))
+    return f"{kind}{highest + 1 if highest else ''}_"
+
+
+def named_values(graph: Graph) -> dict[str, Value]:
+    """Every value of the main graph by name; inputs, outputs and constants go before inner values."""
+    names: dict[str, Value] = {}
+    for n in graph.nodes:
+        for v in n.outputs:
+            if v.name:
+                names[v.name] = v
+    for v in (*graph.constants, *graph.outputs, *graph.inputs):
+        if v.name:
+            names[v.name] = v
+    return names
+
+
+def choose_sources(model: Model, inputs: Sequence[str] | None) -> list[Value]:
+    """What to differentiate with respect to: by name, or every floating input without a default.
+
+    Raises UsageError for an unknown name, for a value that is not a floating tensor, for a constant whose number has
+    already been used to simplify the model, and where nothing is left.
+    """
+    graph = model.graph
+    if inputs is None:
+        found = [v for v in graph.inputs if is_floating(v.type) and v not in graph.defaults]
+        if not found:
+            raise UsageError("the model has no floating-point input to differentiate; name values with `inputs`")
+        return found
+    chosen = _choose(graph, inputs, "input")
+    for v in chosen:
+        if v.name in model.frozen and v.is_const:
+            raise UsageError(
+                f"the derivative with respect to {v.name!r} cannot be told any more: an earlier pass used its number "
+                f"to simplify the model; name it among the inputs of that pass too, or make it an input first"
+            )
+    return chosen
+
+
+def choose_sinks(model: Model, outputs: Sequence[str] | None) -> list[Value]:
+    """What to seed: by name, or every floating output. Raises UsageError as `choose_sources` does."""
+    graph = model.graph
+    if outputs is None:
+        found = list(dict.fromkeys(v for v in graph.outputs if is_floating(v.type)))
+        if not found:
+            raise UsageError("the model has no floating-point output to differentiate")
+        return found
+    return _choose(graph, outputs, "output")
+
+
+def _choose(graph: Graph, names: Sequence[str], what: str) -> list[Value]:
+    if not names:
+        raise UsageError(f"no {what} to differentiate was named")
+    values = named_values(graph)
+    out: list[Value] = []
+    for name in names:
+        v = values.get(name)
+        if v is None:
+            near = get_close_matches(name, values, n=1)
+            listed = ", ".join(x.name for x in (graph.inputs if what == "input" else graph.outputs))
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"the model has no value called {name!r}{hint} (its {what}s: {listed})")
+        if not is_floating(v.type):
+            raise UsageError(f"{what} {name!r} is not a floating-point tensor ({v.type}): it has no derivative")
+        if v in out:
+            raise UsageError(f"{what} {name!r} is named twice")
+        out.append(v)
+    return out
+
+
+def variables(model: Model, inputs: Sequence[str] | None) -> set[Value]:
+    """The constants that `inputs` name."""
+    if inputs is None:
+        return set()
+    wanted = set(inputs)
+    return {v for v in model.graph.constants if v.name in wanted}
+
+
+def add_seeds(op: Builder, graph: Graph, values: Iterable[Value], prefix: str) -> dict[Value, Var]:
+    """An input for the tangent or cotangent of each value, of its own type. A name in use is a UsageError."""
+    taken = {v.name for v in (*graph.inputs, *graph.constants)}
+    out: dict[Value, Var] = {}
+    for v in values:
+        name = prefix + v.name
+        if name in taken:
+            raise UsageError(f"the seed {name!r} would clash with a value of the model; choose another prefix")
+        seed = graph.add_input(name, v.type)
+        op.scope.define(seed)
+        out[v] = op.var(seed)
+    return out
+
+
+def add_results(op: Builder, graph: Graph, results: Iterable[tuple[str, Value, Var | None]]) -> None:
+    """Outputs by name, each of the type of a value; None is an identically zero result, which is an output all the same."""
+    outputs = list(graph.outputs)
+    used = set(outputs)
+    names = {v.name for v in outputs}
+    for name, like, var in results:
+        if name in names:
+            raise UsageError(f"the result {name!r} would clash with an output of the model; choose another prefix")
+        v = op.zeros_like(op.var(like)).value if var is None else var.value
+        if v.producer is None or v.name or v in used or v.graph is not graph:
+            v = op.place_identity(v, name)
+        v.name = name
+        if like.type is not None and v.shape is None:
+            v.type = like.type
+        outputs.append(v)
+        used.add(v)
+        names.add(name)
+    graph.set_outputs(outputs)

@@ -1,0 +1,64 @@
+"""Activity: what lies on a path from the differentiated values to the seeded ones. Nothing else is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnxad_ir.core import Graph, Node, Value
+from onnxad_ir.diagnostics import describe
+from onnxad_ir.traverse import Captures
+from onnxad_ir.types import is_floating
+from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
+
+
+def activity(
+    graph: Graph, sources: Iterable[Value], sinks: Iterable[Value], rules: Ruleset, captures: Captures | None = None
+) -> set[Value]:
+    """The values of `graph` that depend differentiably on a source and that a sink depends on (both included).
+
+    Raises UnsupportedOperator, naming every node without a rule that such a path goes through.
+    """
+    captures = Captures(graph) if captures is None else captures
+    varied = set(sources)
+    through: list[Node] = []
+    for n in graph.nodes:
+        if _varies(n, varied, rules, captures):
+            through.append(n)
+            varied.update(rules.outputs(n))
+    useful = set(sinks)
+    active = useful & varied
+    missing: list[Node] = []
+    for n in reversed(through):
+        if not any(v in useful for v in n.outputs):
+            continue
+        if not rules.candidates(n):
+            missing.append(n)
+        allowed = rules.differentiable(n)
+        reached = [v for v, ok in zip(n.inputs, allowed, strict=True) if v is not None and ok]
+        for v in (*reached, *captures[n]):
+            useful.add(v)
+            if v in varied:
+                active.add(v)
+    if missing:
+        raise unsupported(reversed(missing))
+    return active
+
+
+def _varies(n: Node, varied: set[Value], rules: Ruleset, captures: Captures) -> bool:
+    if any(v in varied for v in n.inputs):
+        allowed = rules.differentiable(n)
+        if any(v in varied and ok for v, ok in zip(n.inputs, allowed, strict=True)):
+            return True
+    return bool(n.regions) and any(v in varied and is_floating(v.type) for v in captures[n])
+
+
+def unsupported(nodes: Iterable[Node]) -> UnsupportedOperator:
+    """The error that names every node without a rule, why, and the ways out."""
+    nodes = list(nodes)
+    lines = [f"{len(nodes)} node(s) between the inputs and outputs to differentiate have no derivative rule:"]
+    lines += [f"  {describe(n)}" for n in nodes]
+    lines.append(
+        "Add a rule for (domain, op_type) to the rule set, differentiate fewer inputs or outputs, or replace the "
+        "operator; `onnxad-opt --list-rules` lists what has one."
+    )
+    return UnsupportedOperator("\n".join(lines), nodes)

@@ -1,0 +1,231 @@
+"""Models in files: formats, external data, and files that are none."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import numpy_helper, parser
+
+from onnxad_ir.diagnostics import ModelError, UsageError
+from onnxad_ir.files import load, save
+from onnxad_ir.printer import print_model
+from onnxad_ir.proto import from_proto, to_proto
+
+PROTO = parser.parse_model(
+    '<ir_version: 8, opset_import: ["" : 17]>\n'
+    "g (float[N,2] x) => (float[N,2] y) <float[2] w = {0.5, 2}> { h = Mul(x, w) y = Softmax<axis = -1>(h) }"
+)
+W = np.arange(1000, dtype=np.float32).reshape(2, 500)
+
+
+@pytest.fixture
+def external(tmp_path):
+    """A model in its own folder whose weight lies beside it."""
+    folder = tmp_path / "a"
+    folder.mkdir()
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>\ng (float[N,2] x) => (float[N,500] y) { y = MatMul(x, w) }'
+    )
+    proto.graph.initializer.append(numpy_helper.from_array(W, "w"))
+    onnx.save(proto, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    return folder / "m.onnx"
+
+
+def output(path):
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": np.eye(2, dtype=np.float32)})[0]
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".onnxtxt", ".json", ".oir", ".pb"])
+def test_formats_by_suffix(tmp_path, suffix):
+    m = from_proto(PROTO)
+    path = tmp_path / f"m{suffix}"
+    save(m, path)
+    assert print_model(load(path)) == print_model(m)
+    assert os.listdir(tmp_path) == [f"m{suffix}"]
+
+
+def test_a_binary_model_keeps_its_bytes(tmp_path):
+    save(from_proto(PROTO), tmp_path / "m.onnx")
+    assert onnx.load(tmp_path / "m.onnx") == to_proto(from_proto(PROTO))
+    assert (tmp_path / "m.onnx").stat().st_mode & 0o444 == 0o444 & ~_umask()
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize("format", ["onnx", "onnxtxt", "json", "oir"])
+def test_streams(format):
+    out = io.BytesIO()
+    save(from_proto(PROTO), out, format)
+    out.seek(0)
+    assert print_model(load(out, format)) == print_model(from_proto(PROTO))
+
+
+@pytest.mark.parametrize(
+    "name, data, message",
+    [
+        ("m.onnx", b"", "empty"),
+        ("m.onnx", b"this is no model", "not an ONNX model"),
+        ("m.onnx", PROTO.SerializeToString()[:-20], "not an ONNX model"),
+        ("m.onnx", b"\x08\x08", "no graph"),
+        ("m.onnxtxt", b"nonsense", "onnxtxt"),
+        ("m.json", b"{", "json"),
+        ("m.oir", b"nonsense", "expected model"),
+        ("m.oir", b"\xff", "not the text of a model"),
+    ],
+)
+def test_what_is_no_model(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ModelError, match=message) as e:
+        load(tmp_path / name)
+    assert str(e.value).startswith(f"{tmp_path / name}: ")
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(ModelError, match="No such file"):
+        load(tmp_path / "none.onnx")
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "m.onnx"
+    path.write_text("old")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save(from_proto(PROTO), path)
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["m.onnx"]
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(UsageError, match="No such file"):
+        save(from_proto(PROTO), tmp_path / "nowhere" / "m.onnx")
+
+
+# External data
+
+
+def test_external_data_is_not_read_and_stays_where_it_is(external, monkeypatch):
+    monkeypatch.setattr(ir.ExternalTensor, "numpy", None)
+    monkeypatch.setattr(ir.ExternalTensor, "tobytes", None)
+    m = load(external)
+    assert isinstance(m.graph.constants[0].const, ir.ExternalTensor)
+    copy = external.with_name("copy.onnx")
+    save(m, copy)
+    assert sorted(os.listdir(external.parent)) == ["copy.onnx", "m.onnx", "w.bin"]
+    np.testing.assert_array_equal(output(copy), W)
+
+
+def test_constants_read_external_data_when_asked(external):
+    np.testing.assert_array_equal(load(external).graph.constants[0].numpy(), W)
+
+
+def test_the_text_refers_to_external_data(external):
+    m = load(external)
+    save(m, external.with_name("m.oir"))
+    assert "external" in external.with_name("m.oir").read_text()
+    back = load(external.with_name("m.oir"))
+    np.testing.assert_array_equal(back.graph.constants[0].numpy(), W)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".oir"])
+def test_another_folder_needs_a_decision(external, tmp_path, suffix):
+    other = tmp_path / "b"
+    other.mkdir()
+    m = load(external)
+    with pytest.raises(UsageError, match='external_data="copy"'):
+        save(m, other / f"m{suffix}")
+    assert os.listdir(other) == []
+    save(m, other / f"m{suffix}", external_data="copy")
+    assert sorted(os.listdir(other)) == [f"m{suffix}", "w.bin"]
+    np.testing.assert_array_equal(load(other / f"m{suffix}").graph.constants[0].numpy(), W)
+
+
+def test_a_folder_above_refers_downwards(external, tmp_path):
+    save(load(external), tmp_path / "m.onnx")
+    assert not (tmp_path / "w.bin").exists()
+    np.testing.assert_array_equal(output(tmp_path / "m.onnx"), W)
+
+
+def test_the_folder_may_be_the_current_one(external, monkeypatch):
+    monkeypatch.chdir(external.parent)
+    save(load("m.onnx"), "n.onnx")
+    np.testing.assert_array_equal(output("n.onnx"), W)
+
+
+def test_weights_in_memory_are_written_outside_when_asked(tmp_path):
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>\n'
+        "g (float[N,2] x) => (float[N,500] y) <float[1] b = {0}> { h = MatMul(x, w) k = Mul(v, b) y = Add(h, k) }"
+    )
+    proto.graph.initializer.extend([numpy_helper.from_array(W, "w"), numpy_helper.from_array(W[:1], "v")])
+    save(from_proto(proto), tmp_path / "m.onnx", external_data="write")
+    assert sorted(os.listdir(tmp_path)) == ["m.onnx", "m.onnx.data"]
+    stored = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    assert [t.data_location for t in stored.graph.initializer] == [0, 1, 1]
+    np.testing.assert_array_equal(output(tmp_path / "m.onnx"), W)
+    np.testing.assert_array_equal(load(tmp_path / "m.onnx").graph.constants[2].numpy(), W[:1])
+
+
+def test_over_two_gigabytes_needs_external_data(tmp_path, monkeypatch):
+    monkeypatch.setattr("onnxad_ir.files._PROTO_LIMIT", 1000)
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>\ng (float[N,2] x) => (float[N,500] y) { y = MatMul(x, w) }'
+    )
+    proto.graph.initializer.append(numpy_helper.from_array(W, "w"))
+    with pytest.raises(ModelError, match='external_data="write"'):
+        save(from_proto(proto), tmp_path / "m.onnx")
+    assert os.listdir(tmp_path) == []
+    save(from_proto(proto), tmp_path / "m.onnx", external_data="write")
+    np.testing.assert_array_equal(output(tmp_path / "m.onnx"), W)
+
+
+@pytest.mark.parametrize(
+    "location, message",
+    [
+        ("gone.bin", "does not exist"),
+        ("../w.bin", "outside"),
+        ("/etc/passwd", "outside"),
+        ("b/../../w.bin", "outside"),
+    ],
+)
+def test_bad_locations(external, location, message):
+    proto = onnx.load(external, load_external_data=False)
+    proto.graph.initializer[0].external_data[0].value = location
+    external.write_bytes(proto.SerializeToString())
+    with pytest.raises(ModelError, match=message):
+        load(external)
+
+
+def test_data_files_that_are_too_short(external):
+    (external.parent / "w.bin").write_bytes(b"short")
+    with pytest.raises(ModelError, match="5 bytes"):
+        load(external)
+
+
+def test_two_data_files_of_one_name(external, tmp_path):
+    m = load(external)
+    other = tmp_path / "b"
+    other.mkdir()
+    (other / "w.bin").write_bytes(W.tobytes())
+    m.graph.add_constant(
+        "v",
+        ir.ExternalTensor(
+            "w.bin", 0, W.nbytes, ir.DataType.FLOAT, shape=ir.Shape(W.shape), name="v", base_dir=str(other)
+        ),
+    )
+    (tmp_path / "c").mkdir()
+    with pytest.raises(UsageError, match="both be copied"):
+        save(m, tmp_path / "c" / "m.onnx", external_data="copy")
