@@ -1,0 +1,81 @@
+"""What several tests need: running a model, and the same model in double precision."""
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+
+def session(model, level=99):
+    """An ONNX Runtime session at an optimization level (0, 1, 2, 99), one thread."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel(level)
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def evaluate(model, feeds, level=None):
+    """Results by name; initializers named in `feeds` are replaced by their values.
+
+    In ONNX Runtime at a level; without a level, unoptimized where it has the kernels, else in the reference evaluator.
+    """
+    model = replace_weights(model, feeds)
+    names = [o.name for o in model.graph.output]
+    have = {i.name: feeds[i.name] for i in model.graph.input if i.name in feeds}
+    if level is not None:
+        return dict(zip(names, session(model, level).run(None, have), strict=True))
+    try:
+        return dict(zip(names, session(model, 0).run(None, have), strict=True))
+    except Exception:  # onnxruntime raises many types, all meaning: no kernel for this model
+        return dict(zip(names, ReferenceEvaluator(model).run(None, have), strict=True))
+
+
+def replace_weights(model, values):
+    """A copy of the model in which initializers have new values."""
+    if not any(t.name in values for t in model.graph.initializer):
+        return model
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+    for t in out.graph.initializer:
+        if t.name in values:
+            t.CopyFrom(numpy_helper.from_array(np.asarray(values[t.name]), t.name))
+    return out
+
+
+def _double_tensor(t):
+    if t.data_type == TensorProto.FLOAT:
+        t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t).astype(np.float64), t.name))
+
+
+def _double_type(t):
+    if t.tensor_type.elem_type == TensorProto.FLOAT:
+        t.tensor_type.elem_type = TensorProto.DOUBLE
+
+
+def _double_graph(graph):
+    for t in graph.initializer:
+        _double_tensor(t)
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        _double_type(info.type)
+    for node in graph.node:
+        for a in node.attribute:
+            if a.type == onnx.AttributeProto.TENSOR:
+                _double_tensor(a.t)
+            elif a.type == onnx.AttributeProto.GRAPH:
+                _double_graph(a.g)
+            elif a.name in ("to", "stash_type", "softmax_precision") and a.i == TensorProto.FLOAT:
+                a.i = TensorProto.DOUBLE
+        if node.op_type in ("LayerNormalization", "RMSNormalization") and "stash_type" not in [
+            a.name for a in node.attribute
+        ]:
+            node.attribute.append(onnx.helper.make_attribute("stash_type", TensorProto.DOUBLE))
+
+
+def to_double(model):
+    """The same model with every float32 tensor in float64."""
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+    _double_graph(out.graph)
+    return out
