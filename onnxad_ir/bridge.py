@@ -153,7 +153,7 @@ def infer_with_onnx(
             data,
             opset_imports=[onnx.helper.make_opsetid(d, n) for d, n in opset.items()],
         )
-    except shape_inference.InferenceError:
+    except (shape_inference.InferenceError, ValueError):  # ValueError: an operand of unknown type
         return (None,) * len(node.outputs)
     return tuple(
         type_from_proto(found[n], fresh, anonymous=True) if (n := names[v]) in found else None for v in node.outputs

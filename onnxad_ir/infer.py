@@ -9,7 +9,7 @@ two values of the same unknown extent are still known to be equal.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from onnxad_ir import dims, schema
 from onnxad_ir.core import AttrRef, Graph, Model, Node, Value
@@ -44,6 +44,8 @@ class Inference:
         self.opset = model.opset if opset is None else opset
         self.fresh = model.fresh_dim
         self.region = self.graph if region is None else region
+        #: What the rules of operators with regions remember about a node between visits.
+        self.memory: dict[Node, Any] = {}
         #: The fast paths know the spelling of opset 18 and later only.
         self.modern = self.opset.get("", 18) >= 18
 

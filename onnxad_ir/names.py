@@ -123,7 +123,7 @@ def _name_level(graph: Graph, opset: dict[str, int], function: bool, names: Name
         given.append(name)
     copies = _outputs_to_copy(graph, function)
     if copies:
-        named = {i: namer.fresh(values[v]) for i, v in copies.items()}
+        named = {i: namer.fresh(values.get(v) or v.name or "v") for i, v in copies.items()}
         names.copies[graph] = named
         given.extend(named.values())
     return given
@@ -151,4 +151,7 @@ def _outputs_to_copy(graph: Graph, function: bool) -> dict[int, Value]:
 def _needed_outputs(node: Node, opset: dict[str, int]) -> int:
     """How many leading results must have a name even if nobody uses them."""
     f = facts(node.domain, node.op_type, opset.get(node.domain, 0))
-    return 1 if f is None else max(1, f.min_outputs)
+    if f is None:
+        return 1
+    # variadic results cannot be left out: ONNX Runtime 1.32 crashes on a Split with one that has no name
+    return max(1, f.min_outputs) if f.variadic_output is None else len(node.outputs)

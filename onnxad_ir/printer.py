@@ -120,6 +120,13 @@ def _float(x: float) -> str:
     return repr(float(x))
 
 
+class _Texts(dict[Value, str]):
+    """What values are called; a broken model, whose values are not all defined, can be printed too."""
+
+    def __missing__(self, v: Value) -> str:
+        return _value(f"{v.name} (undefined)")
+
+
 class _Printer:
     def __init__(self, names: dict[Value, str], large: str, external: Callable[[Tensor], Tensor] | None):
         if large not in ("resource", "elide"):
@@ -127,7 +134,7 @@ class _Printer:
         self.lines: list[str] = []
         self.large = large
         self.external = external
-        self.names = {v: _value(n) for v, n in names.items()}
+        self.names = _Texts((v, _value(n)) for v, n in names.items())
         self.resources: dict[int, tuple[str, Tensor]] = {}  # By identity, numbered by first use.
 
     # Structure
@@ -167,14 +174,12 @@ class _Printer:
             tail += f" params [{', '.join(map(word, f.parameters))}]"
         if f.defaults:
             tail += f" defaults <{self.attributes(f.defaults)}>"
-        if f.doc:
-            tail += f" doc({quote(f.doc)})"
-        if f.metadata:
-            tail += f" meta({_strings(f.metadata)})"
-        self.block(head, f.body, "return", "", tail)
+        self.block(head, f.body, "return", "", tail, f)
 
-    def block(self, head: str, g: Graph, last: str, indent: str, tail: str = "") -> None:
-        """A graph in braces after `head`, which holds its own indentation."""
+    def block(
+        self, head: str, g: Graph, last: str, indent: str, tail: str = "", about: Function | None = None
+    ) -> None:
+        """A graph in braces after `head`, which holds its own indentation; what is said of it comes last."""
         inputs = []
         for v in g.inputs:
             text = self.definition(v)
@@ -182,17 +187,19 @@ class _Printer:
                 t = g.defaults[v]
                 text += f" = {print_type(_type_of(t))} {self.tensor(t)}"
             inputs.append(text)
-        if g.doc:
-            tail += f" doc({quote(g.doc)})"
-        if g.metadata:
-            tail += f" meta({_strings(g.metadata)})"
+        said = about or g
+        if said.doc:
+            tail += f" doc({quote(said.doc)})"
+        if said.metadata:
+            tail += f" meta({_strings(said.metadata)})"
         self.lines.append(f"{head}({', '.join(inputs)}){tail} {{")
         inner = indent + "  "
         for v in g.constants:
-            assert v.const is not None
-            self.lines.append(
-                f"{inner}{self.names[v]} : {print_type(_type_of(v.const))} = {self.tensor(v.const)}"
-            )
+            if v.const is None:
+                self.lines.append(f"{inner}{self.definition(v)} = undefined")
+            else:
+                t = v.const
+                self.lines.append(f"{inner}{self.names[v]} : {print_type(_type_of(t))} = {self.tensor(t)}")
         for n in g.nodes:
             self.node(n, inner)
         for v, note in g.notes.items():

@@ -242,6 +242,9 @@ class _Writer:
                 for v in n.outputs:
                     if v.type is not None and v in names and v not in outputs:
                         self.info(out.value_info.add(), names[v], v, g)
+        lost = [v for v in g.outputs if v not in names]
+        if lost:
+            raise ModelError(f'output {lost[0]!r} of graph "{g.name}" is defined nowhere in the model')
         copies = self.copies.get(g, {})
         for i, name in copies.items():
             out.node.add(op_type="Identity", input=(names[g.outputs[i]],), output=(name,))
@@ -286,7 +289,7 @@ class _Writer:
         elif isinstance(a, str):
             out.type, out.s = _A.STRING, a.encode()
         elif isinstance(a, tuple):
-            self.list(out, a)
+            self.elements(out, a)
         elif isinstance(a, Graph):
             out.type = _A.GRAPH
             self.graph(out.g, a)
@@ -303,7 +306,7 @@ class _Writer:
         else:
             raise TypeError(f"attribute {name} = {a!r} is nothing that ONNX can hold")
 
-    def list(self, out: onnx.AttributeProto, a: tuple[Any, ...]) -> None:
+    def elements(self, out: onnx.AttributeProto, a: tuple[Any, ...]) -> None:
         first = a[0] if a else None
         if isinstance(first, int) and all(isinstance(x, int) for x in a):
             out.type = _A.INTS

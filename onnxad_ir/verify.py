@@ -107,7 +107,9 @@ class _Check:
             if n.graph is not g:
                 self.problem(f'{describe(n)} stands in graph "{g.name}" but belongs to {n.graph!r}')
             inputs = n.inputs
-            for v in inputs if len(inputs) == 1 else set(inputs):
+            n_in = len(inputs)
+            alone = n_in == 1 or (n_in == 2 and inputs[0] is not inputs[1])
+            for v in inputs if alone else set(inputs):
                 if v is None:
                     continue
                 uses += 1
@@ -194,15 +196,14 @@ class _Check:
 
     def stale_users(self, graph: Graph) -> None:
         """Name the users that do not use what their use lists say."""
+        placed = set(graph.walk())
         for g in graph.graphs():
             for v in _definitions(g):
                 for user in v.users:
                     uses = user.inputs if isinstance(user, Node) else user.outputs
                     if v not in uses:
                         self.problem(f"the use list of {v!r} holds {user!r}, which does not use it")
-                    elif isinstance(user, Node) and (
-                        user.graph is None or all(user is not n for n in user.graph.nodes)
-                    ):
+                    elif isinstance(user, Node) and user not in placed:
                         self.problem(f"the use list of {v!r} holds {user!r}, which is in no graph")
         if not self.problems:
             self.problem("use lists name users that are not in the model")

@@ -250,6 +250,9 @@ def _pull_elementwise(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wante
             out.append(None)
             continue
         d, extra = _declared(rule, n, i)
+        if isinstance(d, int | float):  # a number is cheaper to apply after the sum
+            out.append(_scaled(op, n, op.sum_to(ct, n.operand(i)), d, extra))
+            continue
         scaled = _scaled(op, n, ct, d, extra)
         out.append(None if scaled is None else op.sum_to(scaled, n.operand(i)))
     return out

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxad_ir import schema
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.core import Node
+from onnxad_ir.core import Node, Value
 from onnxad_ir.diagnostics import ModelError, describe
 
 if TYPE_CHECKING:
@@ -61,6 +61,17 @@ class NodeView:
     def result(self, index: int) -> Var:
         """The result at a position."""
         return Var(self.op, self.node.outputs[index])
+
+    def extend_results(self, name: str) -> None:
+        """Make the node return an optional result, up to the one of that name, where it does not yet."""
+        missing = self.facts.outputs[name] + 1 - len(self.node.outputs)
+        if missing > 0:
+            start = len(self.node.outputs)
+            more = tuple(Value("", None, self.node, start + i) for i in range(missing))
+            self.node.outputs = (*self.node.outputs, *more)
+            self.op.inference.node(self.node)
+            for v in more:
+                self.op.scope.define(v)
 
     def formal(self, index: int) -> str:
         """The specification's name of the operand at a position."""

@@ -4,7 +4,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, numpy_helper
-from onnx.reference import ReferenceEvaluator
+
+from onnxad_rules.testing import run_in_reference
 
 
 def session(model, level=99):
@@ -29,7 +30,7 @@ def evaluate(model, feeds, level=None):
     try:
         return dict(zip(names, session(model, 0).run(None, have), strict=True))
     except Exception:  # onnxruntime raises many types, all meaning: no kernel for this model
-        return dict(zip(names, ReferenceEvaluator(model).run(None, have), strict=True))
+        return dict(zip(names, run_in_reference(model)(have), strict=True))
 
 
 def replace_weights(model, values):

@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
-from onnxad_rules.kinds import elementwise, times
+from collections.abc import Sequence
+
+from onnxad_ir.builder import Builder, Var
+from onnxad_rules.context import divisor, may_be_dropped, positive
+from onnxad_rules.kinds import elementwise, pair, times
+from onnxad_rules.node import NodeView
 
 elementwise("Add", A=1, B=1)
 elementwise("Sub", A=1, B=-1)
 elementwise("Mul", A=lambda op, n: n.B, B=lambda op, n: n.A)
-elementwise("Div", A=times(lambda op, n, x: x / n.B), B=times(lambda op, n, x: -(x * (n.C / n.B))))
 elementwise("Neg", X=-1)
 elementwise("Sum", data_0=lambda op, n, i: 1)
 elementwise("Mean", data_0=lambda op, n, i: 1 / len(n.data_0))
-elementwise("Reciprocal", X=lambda op, n: -(n.Y * n.Y))
-elementwise("Sqrt", X=times(lambda op, n, x: x * 0.5 / n.Y))
+# sqrt'(0) is infinite, but zero times it is zero: x / max(y, smallest)
+elementwise("Sqrt", X=times(lambda op, n, x: x * 0.5 / positive(op, n.Y)))
+
+
+def _reciprocal(op: Builder, n: NodeView, x: Var) -> Var:
+    if may_be_dropped(op, n):
+        b = divisor(op, n, n.X)
+        return -(x / b / b)
+    return -(x * (n.Y * n.Y))
+
+
+elementwise("Reciprocal", X=times(_reciprocal))
+
+
+def _div_forward(op: Builder, n: NodeView, ts: Sequence[Var | None]) -> list[Var]:
+    """(tA - tB C) / B."""
+    a, b = ts
+    if b is not None:
+        a = -(b * n.C) if a is None else a - b * n.C
+    assert a is not None
+    return [op.expand_to(a / divisor(op, n, n.B), n.C)]
+
+
+@pair("Div", forward=_div_forward)
+def _div(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Sequence[bool]) -> list[Var | None]:
+    """ct / B, and minus that times C.
+
+    By hand for speed: the quotient is shared, and the sign is changed after the sum over what B was broadcast along.
+    """
+    ct = cts[0]
+    assert ct is not None
+    share = ct / divisor(op, n, n.B)
+    a = op.sum_to(share, n.A) if wanted[0] else None
+    return [a, -op.sum_to(share * n.C, n.B) if wanted[1] else None]
+
+
+# C = A - q B with a whole number q, which is constant between its jumps (fmod truncates, otherwise it is the floor)
+elementwise("Mod", A=1, B=times(lambda op, n, x: -(x * op.Round((n.A - n.C) / n.B))))

@@ -168,7 +168,8 @@ def test_the_folder_may_be_the_current_one(external, monkeypatch):
 def test_weights_in_memory_are_written_outside_when_asked(tmp_path):
     proto = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]>\n'
-        "g (float[N,2] x) => (float[N,500] y) <float[1] b = {0}> { h = MatMul(x, w) k = Mul(v, b) y = Add(h, k) }"
+        "g (float[N,2] x) => (float[N,500] y) <float[1] b = {0}> {\n"
+        "  h = MatMul(x, w) k = Mul(v, b) y = Add(h, k) }"
     )
     proto.graph.initializer.extend([numpy_helper.from_array(W, "w"), numpy_helper.from_array(W[:1], "v")])
     save(from_proto(proto), tmp_path / "m.onnx", external_data="write")

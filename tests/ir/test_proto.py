@@ -82,8 +82,8 @@ def test_unknown_extents_are_distinct_and_deterministic():
 
 
 def test_value_info_types_intermediate_values_and_is_kept_for_custom_operators():
-    text = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>\ng (float[2] x) => (float[2] y) { h = my.Op(x) k = Neg(h) y = Abs(k) }'
-    proto = model(text, "")
+    text = "g (float[2] x) => (float[2] y) { h = my.Op(x) k = Neg(h) y = Abs(k) }"
+    proto = model(text, '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>\n')
     for name in "hk":
         proto.graph.value_info.append(helper.make_tensor_value_info(name, 1, [2]))
     m = lifted(proto)
@@ -274,7 +274,9 @@ def test_outputs_of_the_main_graph(text, expected):
 
 def branch(yields: str):
     """An If whose then-branch yields a value as it is, put there behind the checker's back."""
-    text = """g (float[2] x, bool b) => (float[2] y, float[2] z) <float[2] w = {7, 8}> { h = Neg(x) y, z = If(b) <
+    text = """g (float[2] x, bool b) => (float[2] y, float[2] z) <float[2] w = {7, 8}> {
+      h = Neg(x)
+      y, z = If(b) <
       then_branch = t () => (float[2] p, float[2] q) <float[2] k = {3, 4}> { p = Exp(x) q = Exp(h) },
       else_branch = e () => (float[2] r, float[2] s) { r = Abs(h) s = Abs(w) }> }"""
     m = lifted(model(text))
@@ -300,7 +302,8 @@ def test_outputs_of_a_branch(yields):
 @pytest.mark.parametrize("yields", ["h xi", "xi h", "h h", "z z", "x z", "k z", "z k", "xi xi"])
 def test_outputs_of_a_scan(yields):
     text = """g (float[2] x, float[3,2] xs) => (float[2] y, float[3,2] s) { y, s = Scan <num_scan_inputs = 1,
-      body = b (float[2] h, float[2] xi) => (float[2] z, float[2] q) <float[2] k = {5, 6}> { z = Add(h, xi) q = Neg(z) }
+      body = b (float[2] h, float[2] xi) => (float[2] z, float[2] q) <float[2] k = {5, 6}> {
+        z = Add(h, xi) q = Neg(z) }
     > (x, xs) }"""
     m = lifted(model(text))
     body = m.graph.nodes[0].regions[0]
@@ -323,7 +326,8 @@ def test_outputs_of_a_scan(yields):
 def test_outputs_of_a_function(yields):
     text = """<ir_version: 8, opset_import: ["" : 17, "l" : 1]>
     g (float[2] x) => (float[2] y, float[2] z) { y, z = l.f(x) }
-    <domain: "l", opset_import: ["" : 17]> f (a) => (b, n) { c = Constant<value_floats = [7.0, 8.0]>() b = Neg(a) n = Exp(a) }"""
+    <domain: "l", opset_import: ["" : 17]> f (a) => (b, n) {
+      c = Constant<value_floats = [7.0, 8.0]>() b = Neg(a) n = Exp(a) }"""
     m = lifted(parser.parse_model(text))
     body = m.functions["l", "f", ""].body
     named = {"a": body.inputs[0], "b": body.nodes[0].outputs[0], "c": body.constants[0]}

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, parser
 
-from onnxad_ir.core import AttrRef, EmptyList, Function, Graph, Model, Node, RawAttr
+from onnxad_ir.core import AttrRef, EmptyList, Function, Graph, Model, Node, RawAttr, Value
 from onnxad_ir.diagnostics import ModelError
 from onnxad_ir.parser import parse_model
 from onnxad_ir.printer import print_graph, print_model, print_type
@@ -34,15 +34,17 @@ graph rnn(%h0 : float[2], %xs : float[T,2], %w : float[2]) {
 """
 
 EVERYTHING = """\
-model <ir = 10, opset = {"": 21, "l": 1}, producer = "me \\"quoted\\"", producer_version = "2", domain = "d", version = 3, \
-doc = "two\\nlines", metadata = {"k": "v"}>
-graph "my graph"(%x : float[N,?1], %"odd name" : ?, %w : double[2] = double[2] dense [0.1, -0.0]) doc("g") meta({"a": "b"}) {
+model <ir = 10, opset = {"": 21, "l": 1}, producer = "me \\"quoted\\"", producer_version = "2", \
+domain = "d", version = 3, doc = "two\\nlines", metadata = {"k": "v"}>
+graph "my graph"(%x : float[N,?1], %"odd name" : ?, %w : double[2] = double[2] dense [0.1, -0.0]) \
+doc("g") meta({"a": "b"}) {
   %c : int64[2,2] = dense [[1, -2], [3, 4]]
   %s : string[2] = dense ["a\\"b", bytes "//4="]
   %e : float[0,3] = dense []
   %ext : float[100] = external "w.bin" offset 16 length 400
-  %/a/b.0 : float["N*2",M] = l.f:fast(%x, _, %c) <alpha = 0.5, on = 1, mode = "x", axes = [1, 2], fs = [1.0, nan, -inf], \
-none = [] : INTS, names = ["a", "b"], t = tensor "tn" int8[2] dense [1, -1], bits = bytes "/w==">
+  %/a/b.0 : float["N*2",M] = l.f:fast(%x, _, %c) <alpha = 0.5, on = 1, mode = "x", axes = [1, 2], \
+fs = [1.0, nan, -inf], none = [] : INTS, names = ["a", "b"], t = tensor "tn" int8[2] dense [1, -1], \
+bits = bytes "/w==">
   %a, _, %b : seq(float[*]), ?, optional(float[]) = l."odd op"(%/a/b.0) loc("n") doc("d") meta({"k": "v"})
   %z : bool[] = If(%c) then_branch @"b 1"() {
     %t : bool[] = Not(%c)
@@ -54,7 +56,8 @@ none = [] : INTS, names = ["a", "b"], t = tensor "tn" int8[2] dense [1, -1], bit
   note %x doc("an input") meta({"unit": "m"}) quantization("SCALE_TENSOR": %w)
   return %z : bool[], %x : float[N,?1]
 }
-func l.f:fast(%a : ?, %b : ?, %c : ?) opset {"": 21} params [alpha, "odd one"] defaults <beta = 1.5> doc("f") meta({"x": "y"}) {
+func l.f:fast(%a : ?, %b : ?, %c : ?) opset {"": 21} params [alpha, "odd one"] \
+defaults <beta = 1.5> doc("f") meta({"x": "y"}) {
   %d : ? = Elu(%a) <alpha = @alpha : FLOAT>
   return %d : ?
 }
@@ -237,6 +240,17 @@ def test_comments_and_blank_lines_are_ignored():
     assert print_model(parse_model(commented)) == RNN
 
 
+def test_a_broken_model_can_be_looked_at():
+    m = parse_model(RNN)
+    m.graph.nodes[0].set_input(0, Value("ghost"))
+    m.graph.set_outputs([Value("gone")])
+    m.graph.constants[0].const = None
+    text = print_model(m)
+    assert 'Scan(%"ghost (undefined)", %xs)' in text and 'return %"gone (undefined)" : ?' in text
+    with pytest.raises(ModelError):
+        parse_model(text)
+
+
 def test_a_graph_alone():
     text = print_graph(parse_model(RNN).graph)
     assert text == RNN.split("\n", 1)[1]
@@ -275,7 +289,8 @@ def test_bad_texts_are_told_where(old, new, message):
 def test_the_text_of_a_real_model_runs_the_same():
     proto = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]>\n'
-        "g (float[N,2] x) => (float[N,2] y) <float[2] w = {0.1, 2}> { h = Mul(x, w) y = Softmax<axis = -1>(h) }"
+        "g (float[N,2] x) => (float[N,2] y) <float[2] w = {0.1, 2}> {\n"
+        "  h = Mul(x, w) y = Softmax<axis = -1>(h) }"
     )
     x = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
     expected = onnx.reference.ReferenceEvaluator(proto).run(None, {"x": x})[0]

@@ -16,8 +16,11 @@ from onnxad_ir.verify import verify
 TEXT = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
 g (float[2] x, bool b, int64 n) => (float[2] y) <float[2] w = {1, 2}> {
   h = Mul(x, w)
-  c = If(b) <then_branch = t () => (float[2] p) { p = Neg(h) }, else_branch = e () => (float[2] q) { q = Abs(h) }>
-  l = Loop(n, b, c) <body = d (int64 i, bool ci, float[2] s) => (bool co, float[2] so) { co = Not(ci) so = Add(s, h) }>
+  c = If(b) <
+    then_branch = t () => (float[2] p) { p = Neg(h) },
+    else_branch = e () => (float[2] q) { q = Abs(h) }>
+  l = Loop(n, b, c) <body = d (int64 i, bool ci, float[2] s) => (bool co, float[2] so) {
+    co = Not(ci) so = Add(s, h) }>
   y = Softmax<axis = -1>(l)
 }"""
 

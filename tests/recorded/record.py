@@ -186,8 +186,15 @@ def main():
         arrays |= {f"grad_{n}": p.grad.numpy() for n, p in module.named_parameters()}
         np.savez_compressed(HERE / f"{name}.npz", **arrays)
         for opset in OPSETS:
+            # the exporter's optimizer folds weights away: at one opset every parameter is to be found in the model
             program = torch.onnx.export(
-                module, inputs, dynamo=True, opset_version=opset, verbose=False, dynamic_shapes=dynamic
+                module,
+                inputs,
+                dynamo=True,
+                opset_version=opset,
+                verbose=False,
+                dynamic_shapes=dynamic,
+                optimize=opset != OPSETS[0],
             )
             onnx.save(clean(program.model_proto), HERE / f"{name}_{opset}.onnx")
 

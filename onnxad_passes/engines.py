@@ -1,0 +1,146 @@
+"""Engines that run a model and its derivative, in double precision where they can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxad_ir.core import Attr, Graph, Model, Tensor, Value, clone_model
+from onnxad_ir.diagnostics import OnnxadError
+from onnxad_ir.types import DataType, OptionalType, SequenceType, TensorType, Type
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Run: TypeAlias = "Callable[[Mapping[str, Array]], list[Array]]"
+
+ENGINES = ("auto", "onnxruntime", "reference")
+PRECISIONS = ("auto", "double", "own")
+
+_NARROW = frozenset({DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16})
+#: Attributes that name an element type.
+_TYPED = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
+#: Weights of more bytes than this are not widened.
+_WIDEN_LIMIT = 1 << 29
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How to run a model and its derivative; `name` says where, `double` whether in double precision."""
+
+    name: str
+    double: bool
+    primal: Run
+    derivative: Run
+
+
+def choose_engines(
+    primal: Model, derivative: Model, engine: str, precision: str, reasons: list[str]
+) -> Iterator[Engine]:
+    """Pairs of runners, the most exact and fastest first; why one is missing goes to `reasons`.
+
+    ONNX Runtime lacks many kernels for double precision: a model it does not take runs in the reference evaluator.
+    """
+    for double in {"auto": (True, False), "double": (True,), "own": (False,)}[precision]:
+        label = "double precision" if double else "the model's own precision"
+        if double and (_weight(primal) > _WIDEN_LIMIT or _weight(derivative) > _WIDEN_LIMIT):
+            reasons.append(f"{label}: the weights are too large to be widened")
+            continue
+        protos = [_proto(widened(m) if double else m) for m in (primal, derivative)]
+        seen = set()
+        for first in _order(engine):
+            runs: list[Run] = []
+            names: list[str] = []
+            for proto in protos:
+                for name in (first, *(e for e in _order(engine) if e != first)):
+                    try:
+                        runs.append(_MAKE[name](proto))
+                    except Exception as e:  # engines raise many types, all meaning: they do not take this model
+                        reasons.append(f"{name}, {label}: {' '.join(str(e).split())[:160]}")
+                        continue
+                    names.append(name)
+                    break
+            if len(runs) == 2 and (key := tuple(names)) not in seen:
+                seen.add(key)
+                yield Engine(f"{' and '.join(dict.fromkeys(names))}, {label}", double, *runs)
+
+
+def _order(engine: str) -> tuple[str, ...]:
+    return ("onnxruntime", "reference") if engine == "auto" else (engine,)
+
+
+def _onnxruntime(proto: Any) -> Run:
+    from onnxad_rules.testing import run_in_ort
+
+    return run_in_ort(proto)
+
+
+def _reference(proto: Any) -> Run:
+    from onnxad_rules.testing import run_in_reference
+
+    return run_in_reference(proto)
+
+
+_MAKE: dict[str, Callable[[Any], Run]] = {"onnxruntime": _onnxruntime, "reference": _reference}
+
+
+def _weight(model: Model) -> int:
+    from onnxad_ir.files import tensors
+
+    return sum(t.nbytes for t in tensors(model))
+
+
+def _proto(model: Model) -> Any:
+    """The model in one piece, as engines take it from memory; external data is read."""
+    from onnxad_ir.proto import to_proto
+
+    if _weight(model) > 2**31 - (1 << 20):
+        raise OnnxadError("the model has over 2 GB of weights, too many to be checked in memory")
+    return to_proto(model, external=lambda t: ir.Tensor(t.numpy(), dtype=t.dtype) if isinstance(t, ir.ExternalTensor) else t)
+
+
+def widened(model: Model) -> Model:
+    """A copy of a model with every float16, bfloat16 and float32 made double."""
+    out = clone_model(model)
+    for body in out.bodies():
+        for g in body.graphs():
+            _widen_graph(g)
+    for f in out.functions.values():
+        f.defaults = {k: _attribute(k, a) for k, a in f.defaults.items()}
+    return out
+
+
+def _widen_graph(g: Graph) -> None:
+    for v in (*g.inputs, *g.constants):
+        _widen_value(v)
+    g.defaults = {v: _tensor(t) for v, t in g.defaults.items()}
+    for n in g.nodes:
+        for v in n.outputs:
+            _widen_value(v)
+        n.attributes = {k: _attribute(k, a) for k, a in n.attributes.items()}
+
+
+def _widen_value(v: Value) -> None:
+    v.type = _type(v.type)
+    if v.const is not None:
+        v.const = _tensor(v.const)
+
+
+def _type(t: Type | None) -> Type | None:
+    if isinstance(t, TensorType):
+        return TensorType(DataType.DOUBLE, t.shape) if t.dtype in _NARROW else t
+    if isinstance(t, SequenceType):
+        return SequenceType(_type(t.elem))
+    return OptionalType(_type(t.elem)) if isinstance(t, OptionalType) else t
+
+
+def _tensor(t: Tensor) -> Tensor:
+    return ir.Tensor(t.numpy().astype(np.float64), name=t.name) if t.dtype in _NARROW else t
+
+
+def _attribute(name: str, a: Attr) -> Attr:
+    if name in _TYPED and isinstance(a, int) and a in {int(d) for d in _NARROW}:
+        return int(DataType.DOUBLE)
+    return _tensor(a) if isinstance(a, ir.TensorProtocol) and not isinstance(a, Graph) else a

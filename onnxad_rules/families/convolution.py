@@ -1,0 +1,340 @@
+"""Convolution: one trilinear form, <grid, conv(image, kernel)>, and its three partial transposes.
+
+`Conv` maps an image and a kernel to a grid; `ConvTranspose` maps a grid and a kernel to an image. The derivative in
+any of the three is the map from the other two, on the same `Geometry`:
+
+    to_grid    Conv            to_image   ConvTranspose            to_kernel   windows of the image times the grid
+
+`ConvTranspose` is never given both `pads` and `output_shape` (the runtimes disagree about the two together).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onnxad_ir.builder import Builder, Var
+from onnxad_ir.types import Dim, Shape
+from onnxad_rules.kinds import multilinear
+from onnxad_rules.node import NodeView
+from onnxad_rules.windows import (
+    channel_sum,
+    distribute,
+    explicit_pads,
+    extent,
+    numbers,
+    per_channel,
+    reshape,
+    spatial_rank,
+    spatial_size,
+)
+
+#: A grouped kernel with more taps than this has its gradient by one large convolution: unfolding the windows by a
+#: convolution costs taps squared, and one matrix product per group is too small to make up for it.
+MANY_TAPS = 16
+#: From this many channels a group on, windows are cheaper to gather channel-last than to unfold by a convolution.
+GATHER_CHANNELS = 3
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How windows lie on an image. `begin` and `end` pads are numbers, or Vars of shape [spatial rank]."""
+
+    spatial: int
+    kernel: tuple[Dim, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    group: int
+    #: False where the image may go on for a whole stride or more behind the last window.
+    exact: bool
+    begin: tuple[int, ...] | Var
+    end: tuple[int, ...] | Var
+
+    @property
+    def static_pads(self) -> bool:
+        """True where the pads are numbers."""
+        return isinstance(self.begin, tuple)
+
+    @property
+    def axes(self) -> list[int]:
+        """The spatial axes."""
+        return list(range(2, self.spatial + 2))
+
+    def pads(self) -> tuple[int, ...]:
+        """The pads as the attribute has them."""
+        assert isinstance(self.begin, tuple) and isinstance(self.end, tuple)
+        return self.begin + self.end
+
+    def attributes(self) -> dict[str, object]:
+        """strides, dilations, group and pads, without those that say nothing."""
+        ones = (1,) * self.spatial
+        return {
+            "strides": self.strides if self.strides != ones else None,
+            "dilations": self.dilations if self.dilations != ones else None,
+            "group": self.group if self.group != 1 else None,
+            "pads": self.pads() if self.static_pads and any(self.pads()) else None,
+        }
+
+    def span(self) -> tuple[int, ...] | None:
+        """The extents of a dilated kernel."""
+        if not all(isinstance(k, int) for k in self.kernel):
+            return None
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))  # type: ignore[operator]
+
+    def unpadded(self) -> Geometry:
+        """The same windows on an image that has its pads."""
+        return replace(self, begin=(0,) * self.spatial, end=(0,) * self.spatial)
+
+
+def _geometry(n: NodeView, image: Var | None, grid: Var | None, kernel: Var) -> Geometry:
+    """What the attributes say; pads are still to be found."""
+    r = spatial_rank(n, kernel, image, grid)
+    extents: Shape = (
+        tuple(n.op.inference.fresh() for _ in range(r)) if kernel.shape is None else kernel.shape[2:]
+    )
+    none = (0,) * r
+    ones = (1,) * r
+    return Geometry(
+        r, n.kernel_shape or extents, n.strides or ones, n.dilations or ones, n.group, True, none, none
+    )
+
+
+def _span(op: Builder, g: Geometry, kernel: Var) -> tuple[int, ...] | Var:
+    """The extents of a dilated kernel, at run time where shapes do not tell them."""
+    if (known := g.span()) is not None:
+        return known
+    return (op.Shape(kernel, start=2) - 1) * list(g.dilations) + 1
+
+
+def conv_geometry(op: Builder, n: NodeView) -> Geometry:
+    """The geometry of a Conv node."""
+    g = _geometry(n, n.X, n.Y, n.W)
+    begin, end = explicit_pads(op, n, n.X, g.strides, _span(op, g, n.W))
+    return replace(g, begin=begin, end=end)
+
+
+def conv_transpose_geometry(op: Builder, n: NodeView) -> Geometry:
+    """The geometry of a ConvTranspose node. Pads that `output_shape` would make negative are 0, as in the runtime."""
+    g = _geometry(n, n.Y, n.X, n.W)
+    extra = n.output_padding or (0,) * g.spatial
+    exact = not n.output_shape and all(a < s for a, s in zip(extra, g.strides, strict=True))
+    g = replace(g, exact=exact)
+    same = n.auto_pad in ("SAME_UPPER", "SAME_LOWER")
+    if not n.output_shape and not same:
+        pads = (n.pads if n.auto_pad == "NOTSET" else None) or (0,) * (2 * g.spatial)
+        return replace(g, begin=tuple(pads[: g.spatial]), end=tuple(pads[g.spatial :]))
+    # total = (d - 1) * stride + extra + span - out, where SAME has out = d * stride
+    rest = [a - s for a, s in zip(extra, g.strides, strict=True)]
+    grow: list[Dim] = [0] * g.spatial
+    if n.output_shape:
+        rest = [a - out for a, out in zip(rest, n.output_shape[-g.spatial :], strict=True)]
+        dims = (None if n.X.shape is None else numbers(n.X.shape[2:])) or ()
+        grow = [d * s for d, s in zip(dims, g.strides, strict=False)]
+    span = _span(op, g, n.W)
+    total: tuple[int, ...] | Var
+    if isinstance(span, tuple) and len(grow) == g.spatial:
+        total = tuple(max(0, d + k + a) for d, k, a in zip(grow, span, rest, strict=True))  # type: ignore[operator]
+    else:
+        free = op.const(list(span)) if isinstance(span, tuple) else span
+        if n.output_shape:
+            free = op.Shape(n.X, start=2) * list(g.strides) + free
+        total = op.Max(free + rest, op.const([0]))
+    begin, end = distribute(op, total, n.auto_pad == "SAME_UPPER")
+    return replace(g, begin=begin, end=end)
+
+
+def padded(op: Builder, x: Var, g: Geometry) -> Var:
+    """The image with its pads."""
+    if isinstance(g.begin, tuple) and isinstance(g.end, tuple):
+        return op.Pad(x, list(g.pads()), None, g.axes) if any(g.pads()) else x  # type: ignore[no-any-return]
+    return op.Pad(x, op.Concat(g.begin, g.end, axis=0), None, g.axes)  # type: ignore[no-any-return]
+
+
+def cropped(op: Builder, x: Var, g: Geometry, like: Var, begin: Var | None = None) -> Var:
+    """The part of `x` from `begin` on with the spatial extents of `like`."""
+    if begin is None and x.shape is not None and like.shape is not None and x.shape[2:] == like.shape[2:]:
+        return x
+    extents = op.shape_of(like.shape[2:]) if like.shape is not None else op.Shape(like, start=2)
+    start = op.const([0] * g.spatial) if begin is None else begin
+    return op.Slice(x, start, extents if begin is None else begin + extents, g.axes)  # type: ignore[no-any-return]
+
+
+# --- the three maps
+
+
+def to_grid(op: Builder, g: Geometry, image: Var, kernel: Var, grid: Var) -> Var:
+    """The correlation of an image with a kernel; `grid` has the shape wanted."""
+    if not g.static_pads:
+        image, g = padded(op, image, g), g.unpadded()
+    out = op.Conv(image, kernel, **g.attributes())
+    return out if g.exact else cropped(op, out, g, grid)
+
+
+def to_image(op: Builder, g: Geometry, grid: Var, kernel: Var, image: Var) -> Var:
+    """Every element of the grid puts its kernel onto an image; `image` has the shape wanted.
+
+    The image ends up to a stride behind the last window: `output_padding` where shapes tell by how much, else as much
+    as may be, cut off at run time.
+    """
+    if (flipped := _flipped(op, g, grid, kernel)) is not None:
+        return flipped
+    if not g.static_pads:
+        begin = g.begin
+        assert isinstance(begin, Var)
+        out = op.ConvTranspose(
+            grid, kernel, **g.unpadded().attributes(), output_padding=_unless_zero(g.strides)
+        )
+        return cropped(op, out, g, image, begin)
+    span = g.span()
+    small = None if grid.shape is None else numbers(grid.shape[2:])
+    large = None if image.shape is None else numbers(image.shape[2:])
+    if all(s == 1 for s in g.strides):
+        return op.ConvTranspose(grid, kernel, **g.attributes())  # type: ignore[no-any-return]
+    if span is not None and small is not None and large is not None:
+        begin_end = zip(
+            large, small, g.strides, span, g.pads()[: g.spatial], g.pads()[g.spatial :], strict=True
+        )
+        rest = tuple(x - ((o - 1) * s + k - b - e) for x, o, s, k, b, e in begin_end)
+        return op.ConvTranspose(  # type: ignore[no-any-return]
+            grid, kernel, **g.attributes(), output_padding=rest if any(rest) else None
+        )
+    out = op.ConvTranspose(grid, kernel, **g.attributes(), output_padding=_unless_zero(g.strides))
+    return cropped(op, out, g, image)
+
+
+def _unless_zero(strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The most output padding that strides allow."""
+    rest = tuple(s - 1 for s in strides)
+    return rest if any(rest) else None
+
+
+def _flipped(op: Builder, g: Geometry, grid: Var, kernel: Var) -> Var | None:
+    """`to_image` of a depthwise kernel with stride 1 as a Conv with the flipped kernel: four times as fast at run time.
+
+    (The runtime's ConvTranspose takes one channel at a time. Dense kernels gain nothing.)
+    """
+    k, span = kernel.shape, g.span()
+    depthwise = k is not None and k[:2] == (g.group, 1) and g.group > 1
+    if not depthwise or span is None or not isinstance(g.begin, tuple) or any(s != 1 for s in g.strides):
+        return None
+    pads = tuple(s - 1 - p for s, p in zip(span + span, g.pads(), strict=True))
+    if min(pads) < 0:
+        return None
+    count = g.spatial
+    back = (
+        op.Slice(kernel, [-1] * count, [-(2**31)] * count, g.axes, [-1] * count) if max(span) > 1 else kernel
+    )
+    flat = replace(g, begin=pads[:count], end=pads[count:])
+    return op.Conv(grid, back, **flat.attributes())  # type: ignore[no-any-return]
+
+
+def to_kernel(op: Builder, g: Geometry, image: Var, grid: Var, kernel: Var) -> Var:
+    """The sum over windows of image times grid.
+
+    A matrix product with the unfolded windows (the fastest spelling by measurement, but for the cases named by
+    `MANY_TAPS` and `GATHER_CHANNELS`); one large convolution where shapes do not tell the kernel's extents.
+    """
+    if not g.static_pads:
+        image, g = padded(op, image, g), g.unpadded()
+    taps, channels = numbers(g.kernel), extent(op, image, 1)
+    if not isinstance(channels, int) and kernel.shape is not None and isinstance(kernel.shape[1], int):
+        channels = kernel.shape[1] * g.group
+    if taps is None or not isinstance(channels, int) or (g.group > 1 and math.prod(taps) > MANY_TAPS):
+        return _by_convolution(op, g, image, grid, kernel)
+    plain = math.prod(taps) == 1 and not any(g.pads()) and all(s == 1 for s in g.strides)
+    places = None if image.shape is None or grid.shape is None else numbers(image.shape[2:] + grid.shape[1:])
+    if plain or g.group > 1 or places is None or channels < GATHER_CHANNELS:
+        return _by_products(op, g, taps, channels, image, grid, kernel)
+    return _by_gather(op, g, taps, channels, image, grid)
+
+
+def _by_gather(op: Builder, g: Geometry, taps: tuple[int, ...], channels: int, image: Var, grid: Var) -> Var:
+    """Windows gathered channel-last, each tap one run of channels, and one Gemm. All extents but the batch are known."""
+    r = g.spatial
+    assert image.shape is not None and grid.shape is not None
+    places = grid.shape[2:]
+    sides = zip(image.shape[2:], g.pads()[:r], g.pads()[r:], strict=True)
+    extents = [int(d) + b + e for d, b, e in sides]
+    rows = op.Transpose(image, perm=[0, *g.axes, 1])
+    if any(g.pads()):
+        rows = op.Pad(rows, list(g.pads()), None, list(range(1, r + 1)))
+    rows = reshape(op, rows, [extent(op, image, 0), math.prod(extents), channels])
+    index: Var | None = None
+    for i in range(r):
+        at = np.arange(int(places[i]))[:, None] * g.strides[i] + np.arange(taps[i]) * g.dilations[i]
+        spread = [1] * (2 * r)
+        spread[i], spread[r + i] = at.shape
+        term = op.const((at * math.prod(extents[i + 1 :])).reshape(spread))
+        index = term if index is None else op.Add(index, term)
+    columns = op.Reshape(op.Gather(rows, index, axis=1), [-1, math.prod(taps) * channels])
+    out = int(grid.shape[1])
+    left = op.Reshape(op.Transpose(grid, perm=[1, 0, *g.axes]), _with_hole(op, grid, out))
+    product = op.Reshape(op.Gemm(left, columns), [out, *taps, channels])
+    return op.Transpose(product, perm=[0, r + 1, *range(1, r + 1)])  # type: ignore[no-any-return]
+
+
+def _with_hole(op: Builder, grid: Var, out: int) -> list[int]:
+    """The target [out, everything else]."""
+    assert grid.shape is not None
+    sizes = numbers(grid.shape)
+    return [out, -1 if sizes is None else math.prod(sizes) // max(out, 1)]
+
+
+def _by_products(
+    op: Builder, g: Geometry, taps: tuple[int, ...], channels: int, image: Var, grid: Var, kernel: Var
+) -> Var:
+    """Windows unfolded by a convolution with one-hot kernels, and one matrix product per example and group."""
+    count = math.prod(taps)
+    columns = image
+    if count > 1 or any(g.pads()) or any(s != 1 for s in g.strides):
+        one_hot = op.const(np.eye(count).reshape(count, 1, *taps), image.dtype)
+        filters = op.Tile(one_hot, [channels, *[1] * (g.spatial + 1)])
+        columns = op.Conv(image, filters, **{**g.attributes(), "group": channels if channels != 1 else None})
+    if not g.exact:
+        columns = cropped(op, columns, g, grid)
+    batch, out, places = extent(op, image, 0), extent(op, kernel, 0), spatial_size(op, grid)
+    group = [] if g.group == 1 else [g.group]
+    rows = out if not group else out // g.group if isinstance(out, int) else out / g.group
+    left = reshape(op, grid, [batch, *group, rows, places])
+    right = reshape(op, columns, [batch, *group, channels // g.group * count, places])
+    product = op.MatMul(left, op.swap(right))
+    return op.reshape_like(op.ReduceSum(product, [0], keepdims=0), kernel)
+
+
+def _by_convolution(op: Builder, g: Geometry, image: Var, grid: Var, kernel: Var) -> Var:
+    """The grid as a kernel on the image: batch and channels exchanged, strides and dilations exchanged."""
+    perm = [1, 0, *g.axes]
+    flat = op.Transpose(image, perm=perm)
+    if g.group > 1:
+        batch, sides = extent(op, image, 0), [extent(op, image, a) for a in g.axes]
+        split = reshape(op, image, [batch, g.group, extent(op, kernel, 1), *sides])
+        flat = op.Transpose(split, perm=[2, 1, 0, *[a + 1 for a in g.axes]])
+        flat = reshape(op, flat, [extent(op, kernel, 1), batch * g.group, *sides])
+    turned = replace(g, strides=g.dilations, dilations=g.strides)
+    out = op.Transpose(op.Conv(flat, op.Transpose(grid, perm=perm), **turned.attributes()), perm=perm)
+    return cropped(op, out, g, kernel)
+
+
+# --- the operators
+
+
+def _bias(op: Builder, n: NodeView, t: Var) -> Var:
+    return op.expand_to(per_channel(op, t, n.Y), n.Y)
+
+
+multilinear(
+    "Conv",
+    X=lambda op, n, ct: to_image(op, conv_geometry(op, n), ct, n.W, n.X),
+    W=lambda op, n, ct: to_kernel(op, conv_geometry(op, n), n.X, ct, n.W),
+    B=lambda op, n, ct: channel_sum(op, ct, n.X, n.W),
+    additive={"B": _bias},
+)
+multilinear(
+    "ConvTranspose",
+    X=lambda op, n, ct: to_grid(op, conv_transpose_geometry(op, n), ct, n.W, n.X),
+    W=lambda op, n, ct: to_kernel(op, conv_transpose_geometry(op, n), ct, n.X, n.W),
+    B=lambda op, n, ct: channel_sum(op, ct, n.X, n.W),
+    additive={"B": _bias},
+)

@@ -1,0 +1,227 @@
+"""Pools: sums, maxima and norms over windows or over everything, and MaxUnpool.
+
+The sum over windows is a convolution of every channel by itself with a kernel of ones; its geometry and its transpose
+are those of `convolution`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+
+import numpy as np
+
+from onnxad_ir import dims
+from onnxad_ir.builder import Builder, Var
+from onnxad_rules.families.convolution import Geometry, cropped, padded, to_image
+from onnxad_rules.kinds import linear, pushforward
+from onnxad_rules.node import NodeView
+from onnxad_rules.windows import explicit_pads, extent, numbers, reshape, spatial_rank, spatial_size
+
+# --- windows
+
+
+def pool_geometry(op: Builder, n: NodeView) -> Geometry:
+    """The geometry of a pooling node. With `ceil_mode` the end pads reach to the end of the last window."""
+    kernel = n.kernel_shape
+    r = len(kernel)
+    ones = (1,) * r
+    g = Geometry(r, kernel, n.strides or ones, n.dilations or ones, 1, True, (0,) * r, (0,) * r)
+    span = g.span()
+    assert span is not None
+    begin, end = explicit_pads(op, n, n.X, g.strides, span)
+    if n.ceil_mode:
+        sizes = zip(*(_sides(x) for x in (n.X, n.Y)), g.strides, span, strict=True) if _static(n) else None
+        if sizes is None:
+            image, grid = op.Shape(n.X, start=2), op.Shape(n.Y, start=2)
+            reach = (grid - 1) * list(g.strides) + list(span) - image - list(begin)
+            begin, end = op.const(list(begin)), op.Max(reach, op.const(list(end)))
+        else:
+            reach = [(o - 1) * s + k - d for d, o, s, k in sizes]
+            end = tuple(max(x - b, e) for x, b, e in zip(reach, begin, end, strict=True))
+    return replace(g, begin=begin, end=end)
+
+
+def _sides(x: Var) -> tuple[int, ...]:
+    assert x.shape is not None
+    return numbers(x.shape[2:]) or ()
+
+
+def _static(n: NodeView) -> bool:
+    return all(x.shape is not None and numbers(x.shape[2:]) is not None for x in (n.X, n.Y))
+
+
+def single_channels(op: Builder, x: Var, spatial: int) -> Var:
+    """Every channel of every example as an example of one channel."""
+    sides = [extent(op, x, a) for a in range(2, spatial + 2)]
+    lead = [extent(op, x, a) for a in (0, 1)]
+    return reshape(op, x, [lead[0] * lead[1], 1, *sides])
+
+
+def window_sum(op: Builder, g: Geometry, x: Var, grid: Var) -> Var:
+    """The sum of `x` over each window, of the shape of `grid`."""
+    if not g.static_pads:
+        x, g = padded(op, x, g), g.unpadded()
+    flat = single_channels(op, x, g.spatial)
+    ones = op.const(np.ones((1, 1, *g.kernel)), x.dtype)
+    return op.reshape_like(op.Conv(flat, ones, **g.attributes()), grid)
+
+
+def window_spread(op: Builder, g: Geometry, ct: Var, image: Var) -> Var:
+    """The transpose of `window_sum`: every element goes to its whole window."""
+    flat = single_channels(op, ct, g.spatial)
+    ones = op.const(np.ones((1, 1, *g.kernel)), ct.dtype)
+    return op.reshape_like(to_image(op, g, flat, ones, single_channels(op, image, g.spatial)), image)
+
+
+# --- AveragePool
+
+
+def window_counts(op: Builder, n: NodeView, g: Geometry) -> float | Var:
+    """How many elements each window of an AveragePool divides by: one number, or a Var that broadcasts.
+
+    The taps on the image, or with `count_include_pad` on the image and its pads (not beyond them, where `ceil_mode`
+    lets a window reach).
+    """
+    whole = float(np.prod(g.kernel))
+    spatial = g.spatial
+    begin, end = explicit_pads(op, n, n.X, g.strides, g.span() or ())
+    padless = isinstance(begin, tuple) and isinstance(end, tuple) and not any(begin + end)
+    if not n.ceil_mode and (n.count_include_pad or padless):
+        return whole
+    factors: list[Var] = []
+    for i in range(spatial):
+        image, grid = extent(op, n.X, i + 2), extent(op, n.Y, i + 2)
+        first = _part(op, begin, i)
+        low = op.const([0]) - first if n.count_include_pad else op.const([0])
+        high = op.const([image]) if isinstance(image, int) else image
+        if n.count_include_pad:
+            high = high + _part(op, end, i)
+        starts = op.iota(op.const([grid]) if isinstance(grid, int) else grid) * g.strides[i] - first
+        taps = op.Unsqueeze(starts, [1]) + [k * g.dilations[i] for k in range(int(g.kernel[i]))]
+        inside = op.And(op.GreaterOrEqual(taps, low), op.Less(taps, high))
+        count = op.ReduceSum(op.Cast(inside, to=int(n.X.dtype)), [1], keepdims=0)
+        factors.append(op.Unsqueeze(count, list(range(1, spatial - i))) if i < spatial - 1 else count)
+    return reduce(op.Mul, factors)
+
+
+def _part(op: Builder, pads: tuple[int, ...] | Var, i: int) -> Var:
+    return op.const([pads[i]]) if isinstance(pads, tuple) else op.Slice(pads, [i], [i + 1], [0])
+
+
+def _average_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
+    g = pool_geometry(op, n)
+    counts = window_counts(op, n, g)
+    span = g.span()
+    if (
+        isinstance(counts, float)
+        and span is not None
+        and isinstance(g.begin, tuple)
+        and set(g.strides) == {1}
+    ):
+        # windows at every place: the transpose is the pool of the padded cotangent
+        pads = [s - 1 - p for s, p in zip(span + span, g.pads(), strict=True)]
+        if min(pads) >= 0:
+            attributes = {"kernel_shape": g.kernel, "dilations": g.attributes()["dilations"]}
+            if any(pads):
+                attributes |= {"pads": tuple(pads), "count_include_pad": 1}
+            return op.AveragePool(ct, **attributes)  # type: ignore[no-any-return]
+    return window_spread(op, g, ct / counts, n.X)
+
+
+linear("AveragePool", X=_average_transpose)
+
+
+# --- MaxPool and MaxUnpool
+
+
+def _max_pool(op: Builder, n: NodeView, t: Var) -> Var:
+    """The tangent at the place of each maximum. Of equal maxima the runtime picks one (the first), as PyTorch does."""
+    places = n.Indices
+    if places is None or n.storage_order:
+        again = {k: a for k, a in n.node.attributes.items() if k != "storage_order"}
+        _, places = op.MaxPool(n.X, outputs=2, **again)
+    return op.Gather(op.Reshape(t, [-1]), places, axis=0)  # type: ignore[no-any-return]
+
+
+pushforward("MaxPool", X=_max_pool)
+
+
+def _unpool_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
+    """The cotangent at the places that were written. Places count in the shape without `output_shape`."""
+    if n.output_shape is not None:
+        r = len(n.kernel_shape)
+        strides, pads = n.strides or (1,) * r, n.pads or (0,) * (2 * r)
+        rest = [
+            k - s - pads[i] - pads[r + i]
+            for i, (k, s) in enumerate(zip(n.kernel_shape, strides, strict=True))
+        ]
+        ends = op.Shape(n.X, start=2) * list(strides) + rest
+        ct = op.Slice(ct, [0] * r, ends, list(range(2, r + 2)))
+    return op.Gather(op.Reshape(ct, [-1]), n.I, axis=0)  # type: ignore[no-any-return]
+
+
+linear("MaxUnpool", X=_unpool_transpose)
+
+
+# --- norms over windows
+
+
+def _power_terms(op: Builder, p: int, x: Var, y: Var, t: Var) -> tuple[Var, Var | None]:
+    """What the tangent of (sum |x|^p)^(1/p) sums, and what the sum is divided by.
+
+    d y = sum(sign(x) |x|^(p-1) t) / y^(p-1), and 0 where y = 0.
+    """
+    if p == 1:
+        return op.Sign(x) * t, None
+    inner = x if p == 2 else x * op.Pow(op.Abs(x), op.like(p - 2, x))
+    safe = op.where(op.Equal(y, op.like(0, y)), 1, y)
+    return inner * t, safe if p == 2 else op.Pow(safe, op.like(p - 1, y))
+
+
+def _lp_pool(op: Builder, n: NodeView, t: Var) -> Var:
+    terms, over = _power_terms(op, n.p, n.X, n.Y, t)
+    summed = window_sum(op, pool_geometry(op, n), terms, n.Y)
+    return summed if over is None else summed / over
+
+
+pushforward("LpPool", X=_lp_pool)
+
+
+# --- pools over everything
+
+
+def _spatial_axes(op: Builder, n: NodeView) -> Var:
+    rank = n.X.rank
+    if rank is not None:
+        return op.const(list(range(2, rank)))
+    return op.Range(op.const(2), op.scalar(op.rank(n.X)), op.const(1))  # type: ignore[no-any-return]
+
+
+def _global_average_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
+    size = spatial_size(op, n.X)
+    share = (
+        ct * op.like(1 / size, ct)
+        if isinstance(size, int) and size
+        else ct / op.cast_like(op.const([size]) if isinstance(size, int) else size, ct)
+    )
+    return op.expand_to(share, n.X)
+
+
+def _global_max(op: Builder, n: NodeView, t: Var) -> Var:
+    """The tangent at the first of the maxima."""
+    flat = op.Shape(n.X, end=2)
+    target = op.Concat(flat, op.const([-1]), axis=0)
+    place = op.ArgMax(op.Reshape(n.X, target), axis=2, keepdims=1)
+    return op.reshape_like(op.GatherElements(op.Reshape(t, target), place, axis=2), n.Y)
+
+
+def _global_lp(op: Builder, n: NodeView, t: Var) -> Var:
+    terms, over = _power_terms(op, n.p, n.X, n.Y, t)
+    summed = op.ReduceSum(terms, _spatial_axes(op, n), keepdims=1)
+    return summed if over is None else summed / over
+
+
+linear("GlobalAveragePool", X=_global_average_transpose)
+pushforward("GlobalMaxPool", X=_global_max)
+pushforward("GlobalLpPool", X=_global_lp)

@@ -1,0 +1,96 @@
+"""Operators that let some of their operands through: Where, Clip, Min, Max, TopK, Dropout, and the casts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxad_ir.builder import Builder, Var
+from onnxad_rules.context import gate
+from onnxad_rules.kinds import elementwise, linear, pair, times
+from onnxad_rules.node import NodeView
+
+# As a linear operator, so that forward is a Where as well: the tangent of the branch not taken may be infinite.
+linear(
+    "Where",
+    X=lambda op, n, ct: op.sum_to(gate(op, n, ct, n.condition), n.X),
+    Y=lambda op, n, ct: op.sum_to(gate(op, n, ct, op.Not(n.condition)), n.Y),
+)
+
+# float to float; anything else carries no derivative
+linear("Cast", input=lambda op, n, ct: op.cast_like(ct, n.input))
+linear("CastLike", input=lambda op, n, ct: op.cast_like(ct, n.input), zeros=("target_type",))
+
+
+# --- Clip, as PyTorch's clamp: both bounds belong to the inside; with min > max the result is max everywhere
+
+
+def _inside(op: Builder, n: NodeView, x: Var) -> Var:
+    low, high = n.min, n.max
+    if low is None and high is None:
+        return x
+    if low is not None and high is not None:
+        mask = op.And(op.GreaterOrEqual(n.input, low), op.LessOrEqual(n.input, high))
+    else:
+        mask = op.LessOrEqual(n.input, high) if low is None else op.GreaterOrEqual(n.input, low)
+    return gate(op, n, x, mask)
+
+
+def _at_min(op: Builder, n: NodeView, x: Var) -> Var:
+    low = op.Less(n.input, n.min)
+    return gate(op, n, x, low if n.max is None else op.And(low, op.Less(n.min, n.max)))
+
+
+def _at_max(op: Builder, n: NodeView, x: Var) -> Var:
+    high = op.Greater(n.input, n.max)
+    return gate(op, n, x, high if n.min is None else op.Or(high, op.Less(n.max, n.min)))
+
+
+elementwise("Clip", input=times(_inside), min=times(_at_min), max=times(_at_max))
+
+
+# --- Min and Max: ties share the derivative evenly, as PyTorch's maximum and minimum of two operands
+
+
+def _extreme(formal: str, result: str):  # type: ignore[no-untyped-def]
+    def partial(op: Builder, n: NodeView, i: int) -> Var | int:
+        xs, y = getattr(n, formal), getattr(n, result)
+        if len(xs) == 1:
+            return 1
+        at = [op.cast_like(op.Equal(x, y), y) for x in xs]
+        count = op.add_n(at)
+        return at[i] / count  # type: ignore[operator, no-any-return]
+
+    return partial
+
+
+elementwise("Max", data_0=_extreme("data_0", "max"))
+elementwise("Min", data_0=_extreme("data_0", "min"))
+
+
+# --- TopK
+
+
+@pair("TopK", forward=lambda op, n, ts: [op.GatherElements(ts[0], n.Indices, axis=n.axis)])
+def _top_k(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Sequence[bool]) -> list[Var | None]:
+    """By hand: the indices of a row differ from each other, so that nothing has to be added up."""
+    return [op.ScatterElements(op.zeros_like(n.X), n.Indices, cts[0], axis=n.axis)]
+
+
+# --- Dropout
+
+
+def _dropout(op: Builder, n: NodeView, x: Var) -> Var:
+    """x mask / (1 - ratio) in training, with the mask of the very run, which the node is made to return."""
+    if n.training_mode is None or op.number(n.training_mode) == 0:
+        return x
+    n.extend_results("mask")
+    ratio = op.like(0.5, x) if n.ratio is None else op.cast_like(n.ratio, x)
+    keep = 1 - ratio
+    zero = op.like(0, x)
+    scale = op.where(op.Equal(keep, zero), zero, 1 / keep)
+    if op.number(n.training_mode) is None:
+        scale = op.where(n.training_mode, scale, 1)
+    return x * (op.cast_like(n.mask, x) * scale)
+
+
+elementwise("Dropout", data=times(_dropout), zeros=("mask",))

@@ -1,0 +1,169 @@
+"""Putting elements back: the transposes of operators that pick elements of a tensor, pieces of it or repeats.
+
+Sums over repeated places are written with ScatterElements, never ScatterND: ONNX Runtime (up to 1.32 at least) runs
+ScatterND on several threads without locks, so that duplicate indices lose terms of a reduction. Where no place is
+written twice, ScatterND without a reduction is a copy of rows and as safe as it is fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from onnxad_ir import dims
+from onnxad_ir.builder import Builder, Var
+from onnxad_ir.types import Dim
+
+#: An extent: known, or a tensor of shape [1].
+Extent: TypeAlias = "int | Var"
+#: The end of a Slice that means "to the end".
+TO_END = 2**63 - 1
+#: The end of a Slice that means "to the beginning" for a negative step.
+TO_BEGINNING = -(2**63) + 1
+
+
+def extent(op: Builder, x: Var, axis: int) -> Extent:
+    """The extent of an axis: a number where it is known."""
+    d = None if x.shape is None else x.shape[axis]
+    return d if isinstance(d, int) else op.extent(x, axis)
+
+
+def extents(op: Builder, parts: Sequence[Extent]) -> Var:
+    """Extents as one tensor of rank 1."""
+    return op.shape_of(parts)
+
+
+def difference(op: Builder, x: Var, y: Var, axis: int) -> Extent:
+    """How much longer `x` is than `y` along an axis; a number where symbols cancel."""
+    if x.shape is not None and y.shape is not None:
+        d = dims.sub(x.shape[axis], y.shape[axis])
+        if isinstance(d, int):
+            return d
+    return minus(op, extent(op, x, axis), extent(op, y, axis))
+
+
+def minus(op: Builder, a: Extent, b: Extent) -> Extent:
+    """a - b."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a - b
+    return op.Sub(a, [b] if isinstance(b, int) else b) if isinstance(a, Var) else op.Sub([a], b)  # type: ignore[no-any-return]
+
+
+def plus(op: Builder, a: Extent, b: Extent) -> Extent:
+    """a + b."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    if a == 0 and isinstance(a, int):
+        return b
+    return op.Add(a, [b] if isinstance(b, int) else b) if isinstance(a, Var) else op.Add(b, [a])  # type: ignore[no-any-return]
+
+
+def cut(op: Builder, x: Var, axis: int, start: Extent, end: Extent) -> Var:
+    """x[start:end] along one axis, bounds as in Slice."""
+    out: Var = op.Slice(x, extents(op, [start]), extents(op, [end]), [axis])
+    return out
+
+
+def flip(op: Builder, x: Var, axis: int) -> Var:
+    """`x` in reverse order along one axis."""
+    out: Var = op.Slice(x, [-1], [TO_BEGINNING], [axis], [-1])
+    return out
+
+
+def surround(op: Builder, x: Var, margins: dict[int, tuple[Extent, Extent]]) -> Var:
+    """`x` with zeros before and after it along axes; the margins are not negative."""
+    margins = {a: m for a, m in margins.items() if not (m[0] == 0 and m[1] == 0)}
+    if not margins:
+        return x
+    before, after = zip(*margins.values(), strict=True)
+    out: Var = op.Pad(x, extents(op, [*before, *after]), None, list(margins))
+    return out
+
+
+def flat(op: Builder, x: Var) -> Var:
+    """All elements of `x` in one axis."""
+    if x.rank == 1:
+        return x
+    out: Var = op.Reshape(x, [-1])
+    return out
+
+
+def positions(op: Builder, x: Var) -> Var:
+    """The position of each element of `x` in its flat order, in the shape of `x`."""
+    size = x.type.size  # type: ignore[union-attr]
+    return op.reshape_like(op.iota(op.Size(x) if size is None else op.const([size])), x)
+
+
+def put_back(op: Builder, data: Var, ct: Var, pick: Callable[[Var], Var], repeats: bool = True) -> Var:
+    """The transpose of `pick`, which picks elements of `data`, applied to `ct`.
+
+    It picks from the positions of the elements in the same way; `repeats` tells whether it may pick one twice.
+    Right for any shape, rank and run-time operand, at the price of an index per element of `ct`.
+    """
+    index = flat(op, pick(positions(op, data)))
+    zeros = flat(op, op.zeros_like(data))
+    reduction = "add" if repeats else None
+    out = op.ScatterElements(zeros, index, flat(op, ct), axis=0, reduction=reduction)
+    return op.reshape_like(out, data)
+
+
+def put_rows(op: Builder, data: Var, indices: Var, ct: Var) -> Var:
+    """Zeros of the shape of `data` with `ct` at `indices` (rank 1, no two equal) of the first axis."""
+    out: Var = op.ScatterND(op.zeros_like(data), op.Unsqueeze(indices, [1]), ct)
+    return out
+
+
+def add_slices(op: Builder, data: Var, axis: int, indices: Var, ct: Var) -> Var:
+    """Zeros of the shape of `data` to which slices of `ct` are added at `indices` of an axis: Gather's transpose."""
+    rank, q = data.rank, indices.rank
+    if rank is None or q is None:
+        return _add_slices_of_any_rank(op, data, axis, indices, ct)
+    axis %= rank
+    if q == 0:
+        ct = op.Unsqueeze(ct, [axis])
+    elif q > 1:
+        assert data.shape is not None
+        ct = _merge(op, ct, data.shape[:axis], indices, data.shape[axis + 1 :])
+    if q != 1 or rank > 1:
+        indices = op.Reshape(indices, [1] * axis + [-1] + [1] * (rank - axis - 1))
+    index = op.expand_to(indices, ct)
+    out: Var = op.ScatterElements(op.zeros_like(data), index, ct, axis=axis, reduction="add")
+    return out
+
+
+def _merge(op: Builder, ct: Var, before: Sequence[Dim], indices: Var, after: Sequence[Dim]) -> Var:
+    """`ct` with the axes that `indices` gave it made one."""
+    others = [*before, *after]
+    hole: Dim | Var
+    if all(isinstance(d, int) and d for d in others):
+        hole = -1
+    else:
+        size = indices.type.size  # type: ignore[union-attr]
+        hole = op.Reshape(op.Size(indices), [1]) if size is None else size
+    target = op.shape_of([*before, hole, *after])
+    out: Var = op.Reshape(ct, target, allowzero=None if hole == -1 else 1)
+    return out
+
+
+def _add_slices_of_any_rank(op: Builder, data: Var, axis: int, indices: Var, ct: Var) -> Var:
+    """`add_slices` on three axes: what comes before the axis, the axis, what comes after it."""
+    one = op.const([1])
+
+    def product(shape: Var) -> Var:
+        out: Var = op.ReduceProd(op.Concat(one, shape, axis=0), keepdims=1)
+        return out
+
+    # axis >= 0 is counted from the front, axis < 0 from the back: either way one end of the shape is of known length
+    before = one if axis == 0 else product(op.Shape(data, end=axis))
+    after = one if axis == -1 else product(op.Shape(data, start=axis + 1))
+    zeros = op.Expand(op.like(0, ct), op.Concat(before, op.extent(data, axis), after, axis=0))
+    count = op.Reshape(op.Size(indices), [1])
+    block = op.Reshape(ct, op.Concat(before, count, after, axis=0), allowzero=1)
+    index = op.Expand(op.Reshape(indices, [1, -1, 1]), op.Shape(block))
+    out = op.ScatterElements(zeros, index, block, axis=1, reduction="add")
+    return op.reshape_like(out, data)
+
+
+def zeros_if_none(op: Builder, cts: Sequence[Var | None], values: Sequence[Any]) -> list[Var]:
+    """Cotangents with zeros for those that are absent."""
+    return [op.zeros_like(v) if c is None else c for c, v in zip(cts, values, strict=True)]

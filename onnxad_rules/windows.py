@@ -1,0 +1,105 @@
+"""What convolutions, pools and normalizations share: pads of windows, and shapes with extents that only a run knows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from onnxad_ir.builder import Builder, Var
+from onnxad_ir.diagnostics import ModelError, describe
+from onnxad_ir.types import Dim
+from onnxad_rules.node import NodeView
+
+
+def numbers(dims: Sequence[Dim] | None) -> tuple[int, ...] | None:
+    """Extents that are all numbers, else None."""
+    if dims is None or not all(isinstance(d, int) for d in dims):
+        return None
+    return tuple(dims)  # type: ignore[arg-type]
+
+
+def spatial_rank(n: NodeView, *tensors: Var | None) -> int:
+    """The number of spatial axes, by the ranks of operands and the lengths of attributes; a ModelError without any."""
+    for t in tensors:
+        if t is not None and t.rank is not None:
+            return t.rank - 2
+    for name in ("kernel_shape", "strides", "dilations"):
+        if (a := n.node.attributes.get(name)) is not None:
+            return len(a)
+    if (a := n.node.attributes.get("pads")) is not None:
+        return len(a) // 2
+    raise ModelError(
+        f"the derivative of {describe(n.node)} needs the rank of one of its operands; infer or declare it"
+    )
+
+
+def same_total(
+    op: Builder, image: Var, strides: Sequence[int], span: tuple[int, ...] | Var
+) -> tuple[int, ...] | Var:
+    """How much padding SAME needs in all: max(0, (ceil(d / stride) - 1) * stride + span - d)."""
+    plain = all(s == 1 for s in strides)
+    dims = None if image.shape is None else numbers(image.shape[2:])
+    if isinstance(span, tuple) and (plain or dims is not None):
+        extents = dims or (0,) * len(span)
+        sides = zip(extents, strides, span, strict=True)
+        return tuple(k - 1 if plain else max(0, (-(-d // s) - 1) * s + k - d) for d, s, k in sides)
+    k = op.const(list(span)) if isinstance(span, tuple) else span
+    d, s = op.Shape(image, start=2), op.const(list(strides))
+    return op.Max((d + s - 1) / s * s - s + k - d, op.const([0]))  # type: ignore[no-any-return]
+
+
+def distribute(op: Builder, total: tuple[int, ...] | Var, upper: bool) -> tuple[tuple[int, ...] | Var, ...]:
+    """Pads at begin and end: the odd one goes to the end for SAME_UPPER, else to the begin."""
+    if isinstance(total, tuple):
+        small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+        return (small, large) if upper else (large, small)
+    half = total / 2
+    return (half, total - half) if upper else (total - half, half)
+
+
+def explicit_pads(
+    op: Builder, n: NodeView, image: Var, strides: Sequence[int], span: tuple[int, ...] | Var
+) -> tuple[tuple[int, ...] | Var, ...]:
+    """The pads of a Conv or pooling node at begin and end, whatever `auto_pad` says."""
+    count = len(strides)
+    if n.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        return distribute(op, same_total(op, image, strides, span), n.auto_pad == "SAME_UPPER")
+    pads = (n.pads if n.auto_pad == "NOTSET" else None) or (0,) * (2 * count)
+    return tuple(pads[:count]), tuple(pads[count:])
+
+
+def extent(op: Builder, x: Var, axis: int) -> int | Var:
+    """An extent: a number where it is known, else a Var of shape [1]."""
+    d = None if x.shape is None else x.shape[axis]
+    return d if isinstance(d, int) else op.extent(x, axis)
+
+
+def spatial_size(op: Builder, x: Var) -> int | Var:
+    """The product of the spatial extents."""
+    dims = None if x.shape is None else numbers(x.shape[2:])
+    return op.ReduceProd(op.Shape(x, start=2), keepdims=1) if dims is None else math.prod(dims)
+
+
+def reshape(op: Builder, x: Var, dims: Sequence[int | Var]) -> Var:
+    """`x` with extents of which some are known to the run only; a single one is left to Reshape (-1) where it may."""
+    known = [d for d in dims if isinstance(d, int)]
+    if len(known) == len(dims) - 1 and all(d > 0 for d in known):
+        return op.Reshape(x, [d if isinstance(d, int) else -1 for d in dims])  # type: ignore[no-any-return]
+    return op.Reshape(x, op.shape_of(dims), allowzero=None if len(known) == len(dims) and all(known) else 1)  # type: ignore[no-any-return]
+
+
+def channel_sum(op: Builder, x: Var, *like: Var | None) -> Var:
+    """The sum over everything but the channels (axis 1)."""
+    rank = next((t.rank for t in (x, *like) if t is not None and t.rank is not None), None)
+    if rank is not None:
+        return op.ReduceSum(x, [0, *range(2, rank)], keepdims=0)  # type: ignore[no-any-return]
+    axes = op.Concat([0], op.Range(op.const(2), op.scalar(op.rank(x)), op.const(1)), axis=0)
+    return op.ReduceSum(x, axes, keepdims=0)  # type: ignore[no-any-return]
+
+
+def per_channel(op: Builder, x: Var, like: Var) -> Var:
+    """A vector along the channels (axis 1) of `like`, so that it broadcasts against it."""
+    if like.rank is not None:
+        return op.Unsqueeze(x, list(range(1, like.rank - 1))) if like.rank > 2 else x  # type: ignore[no-any-return]
+    ones = op.Expand(op.const([1]), op.rank(like) - 2)
+    return op.Reshape(x, op.Concat([-1], ones, axis=0))  # type: ignore[no-any-return]
