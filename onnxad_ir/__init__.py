@@ -1,3 +1,10 @@
 """onnxad_ir: what a program is."""
 
-from onnxad_ir import content_rules, region_rules, shape_rules, shape_rules_nn  # noqa: F401  (importing registers the fast paths of inference)
+# importing these registers the fast paths of inference
+from onnxad_ir import (  # noqa: F401
+    content_rules,
+    region_rules,
+    shape_rules,
+    shape_rules_index,
+    shape_rules_nn,
+)

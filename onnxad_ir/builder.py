@@ -21,6 +21,7 @@ from onnxad_ir.fold import FOLD_LIMIT, evaluate
 from onnxad_ir.idioms import Idioms
 from onnxad_ir.infer import Inference
 from onnxad_ir.peephole import peephole
+from onnxad_ir.traverse import Captures
 from onnxad_ir.types import FLOATING, DataType, Shape, TensorType, Type
 
 Operand: TypeAlias = "Var | Value | int | float | bool | Sequence[Any] | np.ndarray[Any, Any] | None"
@@ -161,6 +162,7 @@ class Builder(Idioms):
         inference: Inference | None = None,
         label: str = "",
         root: Graph | None = None,
+        captures: Captures | None = None,
     ):
         self.model = model
         self.graph = graph
@@ -169,6 +171,8 @@ class Builder(Idioms):
         self.inference = Inference(model) if inference is None else inference
         self.version = self.inference.opset.get("", model.version)
         self.label = label
+        #: What regions read from outside, shared by all builders of a sweep.
+        self.captures = Captures() if captures is None else captures
         #: The outermost graph: constants are put there, once, for every region to read.
         self.root = root if root is not None else graph
         while self.root.enclosing is not None:
@@ -176,12 +180,17 @@ class Builder(Idioms):
 
     def scratch(self) -> Builder:
         """A builder for the same place whose nodes go to a list of its own and are not shared with others yet."""
-        return Builder(self.model, self.graph, [], Scope(self.scope), self.inference, self.label, self.root)
+        return Builder(self.model, self.graph, [], Scope(self.scope), self.inference, self.label, self.root, self.captures)
 
     def region(self, name: str = "") -> Builder:
         """A builder for a new region's graph; make it a node's attribute when it is complete."""
-        g = Graph(name)
-        return Builder(self.model, g, None, Scope(self.scope), self.inference, self.label, self.root)
+        return self.inside(Graph(name))
+
+    def inside(self, graph: Graph) -> Builder:
+        """A builder for the graph of a region of a node at this builder's place."""
+        return Builder(
+            self.model, graph, None, Scope(self.scope), self.inference, self.label, self.root, self.captures
+        )
 
     # --- values
 
@@ -319,6 +328,15 @@ class Builder(Idioms):
             self.scope.define(v)
         if key is not None:
             self.scope.memo[key] = node.outputs
+        return node.outputs
+
+    def place_typed(self, node: Node, types: Sequence[Type | None]) -> tuple[Value, ...]:
+        """Append a node whose result types are known to the caller."""
+        node.graph = self.graph
+        self.nodes.append(node)
+        for v, t in zip(node.outputs, types, strict=True):
+            v.type = t
+            self.scope.define(v)
         return node.outputs
 
     def place_identity(self, value: Value, name: str) -> Value:

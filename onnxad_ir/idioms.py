@@ -15,7 +15,7 @@ from onnxad_ir.peephole import absorbs, same_shape
 from onnxad_ir.types import DataType, Dim, Shape
 
 if TYPE_CHECKING:
-    from onnxad_ir.builder import Builder, Scope, Var
+    from onnxad_ir.builder import Scope, Var
     from onnxad_ir.core import Value
 
 

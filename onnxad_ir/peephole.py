@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxad_ir.core import Attr, Value
 from onnxad_ir.infer import known
-from onnxad_ir.types import Shape, TensorType
+from onnxad_ir.types import Shape
 
 if TYPE_CHECKING:
     from onnxad_ir.builder import Builder

@@ -178,7 +178,7 @@ class _Writer:
         self.value_info = value_info
         self.initializers = initializers
         self.external = external
-        self.derived: set[str] = set()
+        self.labels: set[str] = set()
         self.count: dict[str, int] = {}
 
     def graph(self, out: onnx.GraphProto, g: Graph) -> None:
@@ -254,15 +254,13 @@ class _Writer:
         write_tensor(out, t if self.external is None else self.external(t), name)
 
     def label(self, name: str) -> str:
-        """The name of a node. An author's stays; of equal derived names all but the first are numbered."""
-        if not name.endswith(")"):
-            return name
+        """The name of a node: of equal ones, all but the first are numbered, since runtimes refuse duplicates."""
         base = name
-        while name in self.derived:
+        while name in self.labels:
             n = self.count.get(base, 0) + 1
             self.count[base] = n
             name = f"{base}_{n}"
-        self.derived.add(name)
+        self.labels.add(name)
         return name
 
     def info(self, out: onnx.ValueInfoProto, name: str, v: Value, g: Graph) -> None:

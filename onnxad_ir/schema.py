@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import onnx
@@ -59,7 +59,7 @@ def attribute_value(proto: onnx.AttributeProto) -> Any:
     return proto
 
 
-@lru_cache(maxsize=None)
+@cache
 def facts(domain: str, op_type: str, version: int) -> Facts | None:
     """The facts of an operator at an opset version of its domain, None where the installed onnx does not know it."""
     try:
@@ -90,13 +90,13 @@ def facts(domain: str, op_type: str, version: int) -> Facts | None:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def latest(domain: str, op_type: str) -> Facts | None:
     """The newest version of an operator in the installed onnx."""
     return facts(domain, op_type, latest_opset(domain))
 
 
-@lru_cache(maxsize=None)
+@cache
 def latest_opset(domain: str = "") -> int:
     """The newest opset of a domain that the installed onnx knows (1 for an unknown domain)."""
     return max((s.since_version for s in defs.get_all_schemas_with_history() if s.domain == domain), default=1)

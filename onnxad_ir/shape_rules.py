@@ -16,11 +16,7 @@ def _tensor(n: Node, i: int) -> TensorType | None:
 
 
 @infer_shapes(
-    *"""Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish
-    Hardmax Identity LeakyRelu Log LogSoftmax LRN LpNormalization MeanVarianceNormalization Mish Neg Not Reciprocal
-    Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu Trilu
-    CumSum CumProd Clip ReverseSequence ScatterElements ScatterND InstanceNormalization GroupNormalization
-    RMSNormalization""".split()
+    *["Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Hardmax", "Identity", "LeakyRelu", "Log", "LogSoftmax", "LRN", "LpNormalization", "MeanVarianceNormalization", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Trilu", "CumSum", "CumProd", "Clip", "ReverseSequence", "ScatterElements", "ScatterND", "InstanceNormalization", "GroupNormalization", "RMSNormalization"]
 )
 def _same(ctx: Inference, n: Node) -> Types | None:
     v = n.inputs[0]

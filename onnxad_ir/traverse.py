@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from onnxad_ir.core import Graph, Node, Value
@@ -12,22 +11,44 @@ if TYPE_CHECKING:
 
 
 class Captures:
-    """What each node's regions read from outside of that node, found in one walk over the graph.
+    """What each node's regions read from outside of that node.
 
-    `captures[node]` is a tuple of values in order of first use; empty for nodes without regions.
+    `captures[node]` is a tuple of values in order of first use; empty for nodes without regions. It is found when it
+    is first asked for, together with that of every node inside, and kept: no region is searched twice.
     """
 
-    def __init__(self, graph: Graph):
-        found: dict[Node, dict[Value, None]] = {}
-        for n in graph.walk():
-            for region in n.regions:
-                for inner in region.nodes:
-                    _record(inner.inputs, region, graph, found)
-                _record(region.outputs, region, graph, found)
-        self._found = {n: tuple(vs) for n, vs in found.items()}
+    def __init__(self) -> None:
+        self._found: dict[Node, tuple[Value, ...]] = {}
 
     def __getitem__(self, node: Node) -> tuple[Value, ...]:
-        return self._found.get(node, ())
+        if not node.regions:
+            return ()
+        if node not in self._found:
+            self._fill(node)
+        return self._found[node]
+
+    def forget(self, node: Node) -> None:
+        """Search `node` again when it is asked for next: its regions have changed."""
+        self._found.pop(node, None)
+
+    def _fill(self, node: Node) -> None:
+        stack, order = [node], []
+        while stack:
+            n = stack.pop()
+            order.append(n)
+            for g in n.regions:
+                stack.extend(m for m in g.nodes if m.regions and m not in self._found)
+        for n in reversed(order):
+            outer: dict[Value, None] = {}
+            for g in n.regions:
+                for m in g.nodes:
+                    for v in (*m.inputs, *self._found[m]) if m.regions else m.inputs:
+                        if v is not None and v.graph is not g:
+                            outer[v] = None
+                for v in g.outputs:
+                    if v.graph is not g:
+                        outer[v] = None
+            self._found[n] = tuple(outer)
 
     def operands(self, node: Node) -> tuple[Value, ...]:
         """Everything a node reads: its operands and what its regions capture."""
@@ -35,23 +56,9 @@ class Captures:
         return own + self[node] if node.regions else own
 
 
-def _record(
-    values: Iterable[Value | None], region: Graph, outermost: Graph, found: dict[Node, dict[Value, None]]
-) -> None:
-    for v in values:
-        if v is None:
-            continue
-        home, here = v.graph, region
-        while here is not home and here is not outermost and here.parent is not None:
-            found.setdefault(here.parent, {})[v] = None
-            if here.parent.graph is None:
-                break
-            here = here.parent.graph
-
-
 def live_nodes(graph: Graph) -> set[Node]:
     """The nodes of `graph` (not of its regions) that its outputs depend on."""
-    captures = Captures(graph)
+    captures = Captures()
     live: set[Node] = set()
     needed = {v.producer for v in graph.outputs}
     for n in reversed(graph.nodes):
@@ -68,7 +75,7 @@ def to_networkx(graph: Graph) -> networkx.DiGraph[Any]:
     """
     import networkx as nx
 
-    captures = Captures(graph)
+    captures = Captures()
     g: networkx.DiGraph[Any] = nx.DiGraph()
     for n in graph.nodes:
         g.add_node(n, op_type=n.op_type, domain=n.domain, name=n.name)

@@ -85,6 +85,13 @@ def is_floating(t: Type | None) -> bool:
     return isinstance(t, TensorType) and t.dtype in FLOATING
 
 
+def can_vary(t: Type | None) -> bool:
+    """True unless `t` is known to carry no derivative: a value of unknown type is never taken for a constant."""
+    while isinstance(t, SequenceType | OptionalType):
+        t = t.elem
+    return t is None or (isinstance(t, TensorType) and t.dtype in FLOATING)
+
+
 def is_anonymous(dim: Dim) -> bool:
     """True for a symbol that nobody named."""
     return isinstance(dim, str) and dim.startswith("?")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from onnxad_ir.core import Model, clone_model
 from onnxad_ir.proto import from_proto, to_proto
-from onnxad_passes.cse import Cse
-from onnxad_passes.dce import Dce
 from onnxad_passes.forward import Forward
 from onnxad_passes.gradient import Gradient
 from onnxad_passes.manager import Pass, PassManager
@@ -27,9 +27,22 @@ def run_pipeline(model: M, pipeline: str | Iterable[Pass], verify_each: bool = T
     a broken model, UnsupportedOperator where operators without a rule stand in the way.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else list(pipeline)
-    lifted, back = lift(model)
-    PassManager(passes, verify_each=verify_each).run(lifted)
-    return back(lifted)
+    with paused_gc():
+        lifted, back = lift(model)
+        PassManager(passes, verify_each=verify_each).run(lifted)
+        return back(lifted)
+
+
+@contextmanager
+def paused_gc() -> Iterator[None]:
+    """Hold the cycle collector off: a growing graph is all live, and walking it again and again is not linear."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def lift(model: Any) -> tuple[Model, Callable[[Model], Any]]:
@@ -50,7 +63,7 @@ def lift(model: Any) -> tuple[Model, Callable[[Model], Any]]:
 
 
 def _derivative(model: M, p: Pass) -> M:
-    return run_pipeline(model, [p, Cse(), Dce()], verify_each=False)
+    return run_pipeline(model, [p], verify_each=False)
 
 
 def _names(names: Sequence[str] | str | None) -> tuple[str, ...] | None:

@@ -4,9 +4,9 @@
     report = check_derivatives(model, adjoint) # a derivative model that exists already
     print(report); assert report.ok
 
-Both models run in double precision wherever an engine has the kernels: ONNX Runtime, else onnx's reference evaluator.
-Each differentiated value is moved along one random direction; forward mode must give the central difference of every
-output, reverse mode and gradients its inner product with the cotangents.
+Both models run in double precision wherever an engine has the kernels: ONNX Runtime, else onnx's reference
+evaluator. Each differentiated value is moved along one random direction; forward mode must give the central
+difference of every output, reverse mode and gradients its inner product with the cotangents.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from onnxad_ir.core import Model, Value, clone_model
+from onnxad_ir.core import Graph, Model, Node, Value, clone_model
 from onnxad_ir.diagnostics import OnnxadError, UsageError
-from onnxad_ir.types import DataType, is_floating
+from onnxad_ir.infer import Inference
+from onnxad_ir.types import TensorType
 from onnxad_passes.engines import ENGINES, PRECISIONS, Engine, choose_engines
 from onnxad_passes.samples import samples
 from onnxad_passes.signature import Signature, signature_of
@@ -28,7 +29,7 @@ from onnxad_rules.ruleset import Ruleset
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Progress: TypeAlias = "Callable[[int, int], None]"
 
-#: Relative tolerance, and steps of the difference quotient in order of trial, by whether the precision is double.
+#: By whether the precision is double: relative tolerance, and steps of the difference quotient in turn.
 _TOLERANCE = {True: 1e-5, False: 3e-2}
 _STEPS = {True: (1e-5, 1e-6, 1e-4, 1e-7), False: (1e-2, 3e-3, 3e-2)}
 _EPSILON = {True: 2.3e-16, False: 1.2e-7}
@@ -38,8 +39,9 @@ _EPSILON = {True: 2.3e-16, False: 1.2e-7}
 class Comparison:
     """One line of a report: a result of the derivative model beside what the model itself says.
 
-    `mode`: forward, reverse, gradient, or "value" where an output is compared with the model's own. `along`: the value
-    that was moved. `derivative`, `expected`: the inner product or, of a vector, the Euclidean norm. `error`: relative.
+    `mode`: forward, reverse, gradient, or "value" where an output is compared with the model's own. `along`:
+    the value that was moved. `derivative`, `expected`: the inner product or, of a vector, the Euclidean norm.
+    `error`: relative.
     """
 
     mode: str
@@ -86,10 +88,17 @@ class CheckReport:
         widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
         lines = []
         for row in (head, *body):
-            cells = [c.rjust(w) if 3 <= i <= 5 else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+            cells = [
+                c.rjust(w) if 3 <= i <= 5 else c.ljust(w)
+                for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            ]
             lines.append("  ".join(cells).rstrip())
         bad = sum(not r.ok for r in self.rows)
-        verdict = f"{bad} of {len(self.rows)} comparisons are WRONG" if bad else f"all {len(self.rows)} comparisons agree"
+        verdict = (
+            f"{bad} of {len(self.rows)} comparisons are WRONG"
+            if bad
+            else f"all {len(self.rows)} comparisons agree"
+        )
         lines.append(f"{verdict} ({self.engine}; {self.point})")
         return "\n".join(lines)
 
@@ -112,21 +121,24 @@ def check_derivatives(
 ) -> CheckReport:
     """Compare derivatives of `model` with its finite differences.
 
-    `derivative`: a derivative model of it in layout "single", whose signature begins with the model's (default: both
-    modes are built and checked, with respect to `inputs` and of `outputs`, by `rules`). `mode`: forward, reverse or
-    gradient (default: as the names say). `outputs` names the differentiated output of a gradient where the model has
-    several. `feeds`: the point, by input name (default: random); `dims`: extents of symbolic dimensions. `engine`:
-    auto, onnxruntime or reference; `precision`: auto (double where an engine can), double or own. `progress` is called
-    with the comparisons made so far and their number.
+    `derivative`: a derivative model of it in layout "single", whose signature begins with the model's
+    (default: both modes are built and checked, with respect to `inputs` and of `outputs`, by `rules`).
+    `mode`: forward, reverse or gradient (default: as the names say). `outputs` names the differentiated
+    output of a gradient where the model has several. `feeds`: the point, by input name (default: random);
+    `dims`: extents of symbolic dimensions. `engine`: auto, onnxruntime or reference; `precision`: auto
+    (double where an engine can), double or own. `progress` is called with the comparisons made so far and
+    their number.
 
-    Raises UsageError where `derivative` is none of `model` or no point can be found, OnnxadError where no engine runs
-    the models or where they are random.
+    Raises UsageError where `derivative` is none of `model` or no point can be found, OnnxadError where no
+    engine runs the models or where they are random.
     """
     from onnxad_passes.api import lift
 
     if engine not in ENGINES or precision not in PRECISIONS:
         raise UsageError(f"engine is one of {', '.join(ENGINES)}, precision one of {', '.join(PRECISIONS)}")
     primal = lift(model)[0]
+    if any(v.type is None for n in primal.graph.nodes for v in n.outputs):
+        Inference(primal).graph(primal.graph)  # an inner value that is moved needs its rank
     jobs: list[tuple[Model, str | None]]
     if derivative is None:
         jobs = [(m, k) for k, m in _build(primal, inputs, outputs, rules).items() if mode in (None, k)]
@@ -183,7 +195,7 @@ class _Check:
         self.signature = signature
         self.rng = np.random.default_rng(seed)
         self.count = len(primal.graph.outputs)
-        self.probe = _Probe(primal, signature)
+        self.primal, self.probe = primal, _Probe(primal, signature)
         self.rows: list[Comparison] = []
         self.engines, self.feeds, self.point = self._start(derivative, feeds, dims, engine, precision, seed)
         double = self.engines.double
@@ -191,7 +203,9 @@ class _Check:
         self.steps, self.epsilon = _STEPS[double], _EPSILON[double]
         self.base = self.engines.primal(self.feeds)
         again = self.engines.primal(self.feeds)
-        if any(not np.array_equal(a, b, equal_nan=_inexact(a)) for a, b in zip(self.base, again, strict=True)):
+        if any(
+            not np.array_equal(a, b, equal_nan=_inexact(a)) for a, b in zip(self.base, again, strict=True)
+        ):
             raise OnnxadError(
                 "the model is random (two runs differ), so finite differences say nothing about it; "
                 "replace its random operators, or switch its training mode off, to check the rest"
@@ -210,8 +224,8 @@ class _Check:
         """Engines that run both models, and a point at which the model is finite."""
         reasons: list[str] = []
         for engines in choose_engines(self.probe.model, derivative, engine, precision, reasons):
-            for feeds, how in samples(self.probe.model, given, dims, engines.double, seed):
-                feeds = {**feeds, **self.probe.feeds(feeds, engines.double)}
+            for feeds, how in samples(self.primal, given, dims, engines.double, seed):
+                feeds = {**feeds, **self.probe.feeds(engines.double)}
                 try:
                     found = engines.primal(feeds)
                     feeds.update(self.probe.offsets(found))
@@ -226,8 +240,8 @@ class _Check:
                 return engines, feeds, how
         shown = "".join(f"\n  {r}" for r in dict.fromkeys(reasons))
         raise OnnxadError(
-            "the derivative cannot be checked, as no engine runs the models at a point tried; give the inputs, or the "
-            f"extents of symbolic dimensions:{shown}"
+            "the derivative cannot be checked, as no engine runs the models at a point tried; give the "
+            f"inputs, or the extents of symbolic dimensions:{shown}"
         )
 
     def _seeds(self, results: Sequence[Array], feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -239,9 +253,10 @@ class _Check:
             return {}
         ys = self.probe.sinks(results)
         rng = np.random.default_rng(1)
-        return {s.prefix + y: rng.standard_normal(ys[y].shape).astype(ys[y].dtype) for y in s.sinks}
+        return {s.prefix + y: _normal(rng, ys[y]) for y in s.sinks}
 
     def run(self, progress: Progress | None) -> None:
+        """Make every comparison."""
         s = self.signature
         seeds = self._seeds(self.base, self.feeds)
         at = self.engines.derivative({**self.feeds, **seeds})
@@ -254,15 +269,17 @@ class _Check:
         for k, x in enumerate(s.sources):
             here = self.feeds[self.probe.name_of[x]]
             size = float(np.sqrt(np.mean(np.square(here)))) if here.size else 0.0
-            d = (self.rng.standard_normal(here.shape) * (size or 1.0)).astype(here.dtype)
+            d = np.asarray(self.rng.standard_normal(here.shape) * (size or 1.0)).astype(here.dtype)
             if s.mode == "forward":
-                got = self.engines.derivative({**self.feeds, **seeds, s.prefix + x: d})[self.count :]
-                for i, y in enumerate(s.sinks):
-                    self._compare("forward", s.prefix + y, x, got[i], self._differences(x, d, y))
+                tangents = self.engines.derivative({**self.feeds, **seeds, s.prefix + x: d})[self.count :]
+                for t, y in zip(tangents, s.sinks, strict=True):
+                    self._compare("forward", s.prefix + y, x, t, self._differences(x, d, y))
             else:
                 grad = at[self.count + k]
                 if grad.shape != here.shape:
-                    raise OnnxadError(f"{s.prefix + x!r} has shape {grad.shape}, but {x!r} has shape {here.shape}")
+                    raise OnnxadError(
+                        f"{s.prefix + x!r} has shape {grad.shape}, but {x!r} has shape {here.shape}"
+                    )
                 product = np.asarray((grad.astype(np.float64) * d).sum())
                 weights = {y: seeds.get(s.prefix + y, 1.0) for y in s.sinks}
                 self._compare(s.mode, s.prefix + x, x, product, self._products(x, d, weights))
@@ -290,7 +307,10 @@ class _Check:
         size = sum(_norm(np.asarray(w * base[y], np.float64)) for y, w in weights.items())
         for h in self.steps:
             q = self._quotient(x, d, h)
-            yield np.asarray(sum(float((q[y] * w).sum()) for y, w in weights.items())), 10 * self.epsilon * size / h
+            yield (
+                np.asarray(sum(float((q[y] * w).sum()) for y, w in weights.items())),
+                10 * self.epsilon * size / h,
+            )
 
     def _compare(self, mode: str, result: str, along: str, got: Array, wants: Any) -> None:
         """Compare with the first of several expectations that agrees, else with the nearest."""
@@ -313,7 +333,7 @@ class _Check:
 
 
 class _Probe:
-    """The primal with everything that is differentiated as an input and everything that is seeded as an output.
+    """The primal with all that is differentiated as an input and all that is seeded as an output.
 
     A constant becomes an input that is fed its numbers; an inner value gets an offset of zero added.
     """
@@ -328,7 +348,9 @@ class _Probe:
         #: The input to move for each source.
         self.name_of: dict[str, str] = {}
         self.constants: dict[str, Array] = {}
-        self.inner: dict[str, int] = {}  # Input that offsets an inner value to the output that shows its shape.
+        self.inner: dict[
+            str, int
+        ] = {}  # Input that offsets an inner value to the output that shows its shape.
         extra: list[Value] = []
         shown = {v: i for i, v in reversed(list(enumerate(graph.outputs)))}
         for x in signature.sources:
@@ -361,12 +383,10 @@ class _Probe:
         self._separate(graph)
 
     @staticmethod
-    def _separate(graph: Any) -> None:
+    def _separate(graph: Graph) -> None:
         """A place of its own for each output, as engines want distinct names."""
-        from onnxad_ir.core import Node
-
         seen: set[Value] = set()
-        outputs = []
+        outputs: list[Value] = []
         for v in graph.outputs:
             if v in seen or v.producer is None or not v.name:
                 node = graph.append(Node("Identity", (v,), {}, (f"{v.name}:{len(outputs)}",)))
@@ -376,8 +396,8 @@ class _Probe:
             outputs.append(v)
         graph.set_outputs(outputs)
 
-    def feeds(self, feeds: Mapping[str, Array], double: bool) -> dict[str, Array]:
-        """What to feed the inputs that the primal does not have; scalars for offsets until their shapes are known."""
+    def feeds(self, double: bool) -> dict[str, Array]:
+        """What to feed inputs that only the probe has; offsets have one element until shapes are known."""
         wide = {k: a.astype(np.float64) if double else a for k, a in self.constants.items()}
         types = {v.name: v.type for v in self.model.graph.inputs}
         for name in self.inner:
@@ -394,15 +414,11 @@ class _Probe:
         return {y: results[i] for y, i in self.sink_at.items()}
 
 
-def _offset(graph: Any, v: Value, name: str) -> Value:
+def _offset(graph: Graph, v: Value, name: str) -> Value:
     """Add an input to an inner value wherever it is read."""
-    from onnxad_ir.core import Node
-    from onnxad_ir.types import TensorType
-
-    t = v.type
-    loose = TensorType(t.dtype, None if t.shape is None else tuple(f"{name}_{i}" for i in range(len(t.shape)))) if (
-        isinstance(t, TensorType)
-    ) else t
+    loose = v.type
+    if isinstance(loose, TensorType) and loose.shape is not None:  # of extents that the first run shows
+        loose = TensorType(loose.dtype, tuple(f"{name}_{i}" for i in range(len(loose.shape))))
     delta = graph.add_input(name, loose)
     node = Node("Add", (v, delta), {}, (v.name,), graph=graph)
     moved = node.outputs[0]
@@ -416,9 +432,14 @@ def _offset(graph: Any, v: Value, name: str) -> Value:
                     user.set_input(i, moved)
         else:
             user.set_outputs(moved if x is v else x for x in user.outputs)
-    v.name = _fresh(f"{v.name}_before", {})
+    v.name = ""
+    assert v.producer is not None
     graph.nodes.insert(graph.nodes.index(v.producer) + 1, node)
     return moved
+
+
+def _normal(rng: np.random.Generator, like: Array) -> Array:
+    return np.asarray(rng.standard_normal(like.shape)).astype(like.dtype)
 
 
 def _fresh(name: str, taken: Mapping[str, Any]) -> str:
@@ -442,6 +463,3 @@ def _number(a: Array) -> float:
 def _one_line(e: Exception) -> str:
     text = " ".join(str(e).split())
     return f"{type(e).__name__}: {text[:200]}"
-
-
-__all__ = ["CheckReport", "Comparison", "DataType", "check_derivatives", "is_floating"]

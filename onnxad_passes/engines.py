@@ -41,7 +41,8 @@ def choose_engines(
 ) -> Iterator[Engine]:
     """Pairs of runners, the most exact and fastest first; why one is missing goes to `reasons`.
 
-    ONNX Runtime lacks many kernels for double precision: a model it does not take runs in the reference evaluator.
+    ONNX Runtime lacks many kernels for double precision: a model it does not take runs in the reference
+    evaluator.
     """
     for double in {"auto": (True, False), "double": (True,), "own": (False,)}[precision]:
         label = "double precision" if double else "the model's own precision"
@@ -57,7 +58,9 @@ def choose_engines(
                 for name in (first, *(e for e in _order(engine) if e != first)):
                     try:
                         runs.append(_MAKE[name](proto))
-                    except Exception as e:  # engines raise many types, all meaning: they do not take this model
+                    except (
+                        Exception
+                    ) as e:  # engines raise many types, all meaning: they do not take this model
                         reasons.append(f"{name}, {label}: {' '.join(str(e).split())[:160]}")
                         continue
                     names.append(name)
@@ -98,7 +101,10 @@ def _proto(model: Model) -> Any:
 
     if _weight(model) > 2**31 - (1 << 20):
         raise OnnxadError("the model has over 2 GB of weights, too many to be checked in memory")
-    return to_proto(model, external=lambda t: ir.Tensor(t.numpy(), dtype=t.dtype) if isinstance(t, ir.ExternalTensor) else t)
+    return to_proto(
+        model,
+        external=lambda t: ir.Tensor(t.numpy(), dtype=t.dtype) if isinstance(t, ir.ExternalTensor) else t,
+    )
 
 
 def widened(model: Model) -> Model:

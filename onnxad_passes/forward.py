@@ -7,8 +7,18 @@ from typing import ClassVar
 
 from onnxad_ir.builder import Builder
 from onnxad_ir.core import Model
+from onnxad_ir.traverse import Captures
 from onnxad_passes.manager import Pass
-from onnxad_passes.seeds import add_results, add_seeds, check_layout, choose_sinks, choose_sources, next_prefix, variables
+from onnxad_passes.seeds import (
+    add_results,
+    add_seeds,
+    check_layout,
+    choose_sinks,
+    choose_sources,
+    next_prefix,
+    variables,
+)
+from onnxad_passes.tidy import tidy
 from onnxad_rules.activity import activity
 from onnxad_rules.derive import push
 from onnxad_rules.ruleset import Ruleset, default_rules
@@ -38,10 +48,11 @@ class Forward(Pass):
         check_layout(self.layout)
         graph, rules = model.graph, self.rules or default_rules()
         sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
-        prefix = self.prefix if self.prefix is not None else next_prefix("fwd", graph)
-        active = activity(graph, sources, sinks, rules)
+        prefix = self.prefix if self.prefix is not None else next_prefix("fwd", graph, (*sources, *sinks))
+        captures = Captures()
+        active = activity(graph, sources, sinks, rules, captures)
         primal, graph.nodes = graph.nodes, []
-        op = Builder(model, graph)
+        op = Builder(model, graph, captures=captures)
         for v in graph.inputs:
             op.scope.define(v)
         seeds = add_seeds(op, graph, sources, prefix)
@@ -62,4 +73,5 @@ class Forward(Pass):
                         del tangents[v]
         op.label = "forward"
         add_results(op, graph, [(prefix + v.name, v, tangents.get(v)) for v in sinks])
+        tidy(model)
         return True

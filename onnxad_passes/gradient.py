@@ -12,6 +12,7 @@ from onnxad_ir.types import TensorType
 from onnxad_passes.manager import Pass
 from onnxad_passes.reverse import adjoint
 from onnxad_passes.seeds import add_results, choose_sinks, choose_sources, next_prefix, variables
+from onnxad_passes.tidy import tidy
 from onnxad_rules.derive import Cotangents, total
 from onnxad_rules.ruleset import Ruleset, default_rules
 
@@ -37,22 +38,29 @@ class Gradient(Pass):
     def run(self, model: Model) -> bool:
         graph, rules = model.graph, self.rules or default_rules()
         sources, sink = choose_sources(model, self.inputs), self._sink(model)
-        prefix = self.prefix if self.prefix is not None else next_prefix("grad", graph)
+        prefix = self.prefix if self.prefix is not None else next_prefix("grad", graph, sources)
         op = Builder(model, graph)
         op.scope.define_all(graph)
         cotangents: Cotangents = {sink: [op.ones_like(op.var(sink))]}
         adjoint(op, sources, cotangents, rules)
         add_results(op, graph, [(prefix + v.name, v, total(op, cotangents, v)) for v in sources])
+        tidy(model)
         return True
 
     def _sink(self, model: Model) -> Value:
         sinks = choose_sinks(model, None if self.output is None else (self.output,))
         if len(sinks) > 1:
             names = ", ".join(v.name for v in sinks)
-            raise UsageError(f"the model has {len(sinks)} floating outputs ({names}); name the one to differentiate")
+            raise UsageError(
+                f"the model has {len(sinks)} floating outputs ({names}); name the one to differentiate"
+            )
         (sink,) = sinks
         t = sink.type
-        if isinstance(t, TensorType) and t.shape is not None and any(isinstance(d, int) and d != 1 for d in t.shape):
+        if (
+            isinstance(t, TensorType)
+            and t.shape is not None
+            and any(isinstance(d, int) and d != 1 for d in t.shape)
+        ):
             raise UsageError(
                 f"the gradient needs an output with one element, but {sink.name!r} has shape {list(t.shape)}; "
                 "use `reverse`, which takes a direction, or add a loss to the model"

@@ -1,16 +1,17 @@
 """Pipelines as text, both ways: `inline-functions,fold-shapes,reverse{inputs=x,w layout=single},dce`.
 
-Options follow the pass in braces, separated by spaces; their names are the pass's fields with "-" for "_". A field
-that is a tuple takes a list separated by commas. A value, or an element of one, that holds a space, a comma, a brace,
-an equals sign or a quote is written in double quotes, with backslash escapes.
+Options follow the pass in braces, separated by spaces; their names are the pass's fields with "-" for "_". A
+field that is a tuple takes a list separated by commas. A value, or an element of one, that holds a space, a
+comma, a brace, an equals sign or a quote is written in double quotes, with backslash escapes.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
@@ -24,8 +25,8 @@ _WORD = re.compile(r"""("(?:[^"\\]|\\.)*"|[^\s,{}="]+)""")
 def parse_pipeline(text: str) -> list[Pass]:
     """The passes of a pipeline text.
 
-    Raises UsageError for a text that does not parse, an unknown pass or option (with the nearest name), or a value of
-    the wrong type.
+    Raises UsageError for a text that does not parse, an unknown pass or option (with the nearest name), or a
+    value of the wrong type.
     """
     scan = _Scanner(text)
     passes: list[Pass] = []
@@ -72,6 +73,46 @@ def print_pipeline(passes: Iterable[Pass]) -> str:
 def options_of(cls: type[Pass]) -> list[Field[Any]]:
     """The fields of a pass that text can set."""
     return [f for f in fields(cls) if f.init and f.metadata.get("option", True)]
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a pass: its name and form in text, what it means, and its default."""
+
+    name: str
+    form: str
+    help: str
+    default: Any
+
+
+def describe_options(cls: type[Pass]) -> tuple[str, list[Option]]:
+    """What a pass does, and its options, as its docstring and fields tell it.
+
+    Options are explained in a docstring as `name: text`, after the summary.
+    """
+    doc = inspect.cleandoc(cls.__doc__ or "")
+    chosen = options_of(cls)
+    starts = {}
+    for f in chosen:
+        if m := re.search(rf"(?:^|[.)] |\n){re.escape(f.name)}: ", doc):
+            starts[f.name] = (m.end() - len(f.name) - 2, m.end())
+    cuts = sorted([s for s, _ in starts.values()] + [len(doc)])
+    out = []
+    for f in chosen:
+        text = ""
+        if f.name in starts:
+            begin = starts[f.name][1]
+            text = " ".join(doc[begin : next(c for c in cuts if c >= begin)].split())
+        out.append(Option(f.name.replace("_", "-"), _form(str(f.type)), text, _default(f)))
+    return " ".join(doc[: cuts[0]].split()), out
+
+
+def _form(kind: str) -> str:
+    if "tuple" in kind:
+        return "a,b,..."
+    if "bool" in kind:
+        return "true|false"
+    return "N" if "int" in kind else "text"
 
 
 def make_pass(cls: type[Pass], options: dict[str, list[str]]) -> Pass:
@@ -157,4 +198,6 @@ class _Scanner:
     def error(self, expected: str) -> UsageError:
         rest = self.text[self.at : self.at + 20]
         found = f"{rest!r}" if rest else "the end"
-        return UsageError(f"the pipeline does not parse at position {self.at}: expected {expected}, found {found}")
+        return UsageError(
+            f"the pipeline does not parse at position {self.at}: expected {expected}, found {found}"
+        )

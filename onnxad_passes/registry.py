@@ -1,4 +1,4 @@
-"""The passes there are, by name: ours, and those that other packages offer as entry points (group onnxad.passes)."""
+"""The passes there are, by name: ours, and what other packages offer as entry points (onnxad.passes)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def all_passes() -> dict[str, type[Pass]]:
         if not (isinstance(cls, type) and issubclass(cls, Pass)):
             raise UsageError(f"entry point {point.name!r} of group onnxad.passes is no Pass class: {cls!r}")
         if found.setdefault(cls.name, cls) is not cls:
-            raise UsageError(f"two passes are called {cls.name!r}; one comes from the entry point {point.value}")
+            raise UsageError(
+                f"two passes are called {cls.name!r}; one comes from the entry point {point.value}"
+            )
     return found
 
 
@@ -34,3 +36,25 @@ def lookup(name: str) -> type[Pass]:
     near = get_close_matches(name, passes, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise UsageError(f"there is no pass called {name!r}{hint} (known: {', '.join(sorted(passes))})")
+
+
+def list_passes() -> str:
+    """Every pass with its options and prerequisites, as text for people."""
+    from onnxad_passes.pipeline import describe_options
+
+    blocks = []
+    for name, cls in sorted(all_passes().items()):
+        summary, options = describe_options(cls)
+        lines = [name, *_wrapped(summary, "    ")]
+        if cls.requires:
+            lines.append(f"    needs: {', '.join(cls.requires)}")
+        for o in options:
+            lines += _wrapped(f"{o.name}={o.form}  {o.help}".rstrip(), "    ", "        ")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _wrapped(text: str, indent: str, hanging: str | None = None) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(text, 100, initial_indent=indent, subsequent_indent=indent if hanging is None else hanging)

@@ -1,4 +1,4 @@
-"""What a derivative will go through: what is differentiated, what is zero by convention, and what is missing."""
+"""What a derivative goes through: what is differentiated, what is zero by convention, what is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Entry:
-    """Nodes of one operator that are treated alike. `how`: the kind of rule; `why`: for zeros and refusals."""
+    """Nodes of one operator that are treated alike. `how`: the kind of rule; `why`: of zeros, refusals."""
 
     operator: str
     how: str
@@ -52,7 +52,9 @@ class DerivativeReport:
         lines.append(f"differentiated: {active} of {self.total} nodes")
         lines += [f"  {len(e.nodes):6} {e.operator:24} {e.how}" for e in self.differentiated]
         if self.unreached:
-            lines.append(f"identically zero, as no output depends on it differentiably: {', '.join(self.unreached)}")
+            lines.append(
+                f"identically zero, as no output depends on it differentiably: {', '.join(self.unreached)}"
+            )
         for title, entries in (("zero by convention", self.zero), ("missing", self.missing)):
             lines.append(f"{title}: {sum(len(e.nodes) for e in entries) or 'nothing'}")
             for e in entries:
@@ -69,14 +71,15 @@ def report_derivative(
     outputs: Sequence[str] | None = None,
     rules: Ruleset | None = None,
 ) -> DerivativeReport:
-    """What the derivative of `outputs` with respect to `inputs` goes through in an inferred model, functions inlined.
+    """What the derivative of `outputs` with respect to `inputs` goes through.
 
-    Nothing is built and nothing raised for what is missing. Raises UsageError for unknown names.
+    The model has been inferred and its functions inlined, as `fold-shapes` leaves it. Nothing is built and
+    nothing raised for what is missing. Raises UsageError for unknown names.
     """
     rules = default_rules() if rules is None else rules
     graph = model.graph
     sources, sinks = choose_sources(model, inputs), choose_sinks(model, outputs)
-    captures = Captures(graph)
+    captures = Captures()
     varied: set[Value] = set(sources)
     for n in graph.nodes:
         if _enters(n, varied, rules, captures):
@@ -116,7 +119,11 @@ class _Collector:
     def __init__(self, model: Model, rules: Ruleset):
         self.model = model
         self.rules = rules
-        self.found: dict[str, dict[tuple[str, str, str], list[Node]]] = {"differentiated": {}, "zero": {}, "missing": {}}
+        self.found: dict[str, dict[tuple[str, str, str], list[Node]]] = {
+            "differentiated": {},
+            "zero": {},
+            "missing": {},
+        }
 
     def add(self, where: str, n: Node, how: str, why: str = "") -> None:
         name = f"{n.domain}.{n.op_type}" if n.domain else n.op_type
@@ -128,7 +135,7 @@ class _Collector:
         return tuple(Entry(*key, tuple(reversed(nodes))) for key, nodes in ordered)
 
     def node(self, n: Node, touched: list[int], inside: bool, captures: Captures) -> None:
-        """File a node that a derivative may go through by the operands `touched` (or what its regions capture)."""
+        """File a node that a derivative may go through: by operands `touched`, or inside its regions."""
         candidates = self.rules.candidates(n)
         if not candidates:
             self.add("missing", n, "", "no rule")
@@ -152,7 +159,12 @@ class _Collector:
             if name in rule.zeros:
                 self.add("zero", n, "", f"operand {name!r} has no derivative by convention")
             elif rule.formals is not None and name not in rule.formals and name not in _additive(rule):
-                self.add("missing", n, "", f"operand {name!r}: {rule.refuse.get(name, 'its derivative is not defined')}")
+                self.add(
+                    "missing",
+                    n,
+                    "",
+                    f"operand {name!r}: {rule.refuse.get(name, 'its derivative is not defined')}",
+                )
             else:
                 passed = True
         if passed:

@@ -8,7 +8,16 @@ from typing import ClassVar
 from onnxad_ir.builder import Builder
 from onnxad_ir.core import Model, Value
 from onnxad_passes.manager import Pass
-from onnxad_passes.seeds import add_results, add_seeds, check_layout, choose_sinks, choose_sources, next_prefix, variables
+from onnxad_passes.seeds import (
+    add_results,
+    add_seeds,
+    check_layout,
+    choose_sinks,
+    choose_sources,
+    next_prefix,
+    variables,
+)
+from onnxad_passes.tidy import tidy
 from onnxad_rules.activity import activity
 from onnxad_rules.derive import Cotangents, pull, total
 from onnxad_rules.ruleset import Ruleset, default_rules
@@ -38,20 +47,21 @@ class Reverse(Pass):
         check_layout(self.layout)
         graph, rules = model.graph, self.rules or default_rules()
         sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
-        prefix = self.prefix if self.prefix is not None else next_prefix("adj", graph)
+        prefix = self.prefix if self.prefix is not None else next_prefix("adj", graph, (*sources, *sinks))
         op = Builder(model, graph)
         op.scope.define_all(graph)
         seeds = add_seeds(op, graph, sinks, prefix)
         cotangents: Cotangents = {v: [s] for v, s in seeds.items()}
         adjoint(op, sources, cotangents, rules)
         add_results(op, graph, [(prefix + v.name, v, total(op, cotangents, v)) for v in sources])
+        tidy(model)
         return True
 
 
 def adjoint(op: Builder, sources: list[Value], cotangents: Cotangents, rules: Ruleset) -> None:
     """Append the adjoint of the builder's graph: `cotangents`, which holds the seeds, receives those of all else."""
     graph = op.graph
-    active = activity(graph, sources, cotangents, rules)
+    active = activity(graph, sources, cotangents, rules, op.captures)
     for node in reversed(graph.nodes[:]):
         if any(v in active and v in cotangents for v in node.outputs):
             op.label = f"reverse({node.name or node.op_type})"

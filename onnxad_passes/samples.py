@@ -13,10 +13,10 @@ from onnxad_ir.types import FLOATING, DataType, TensorType
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-#: Extents tried for symbolic dimensions: one for each symbol in turn (distinct ones show mistakes), or one for all.
+#: Extents tried for symbolic dimensions: in turn (distinct ones show mistakes), or one for all.
 _EXTENTS: tuple[tuple[int, ...], ...] = ((2, 3, 4, 5, 6), (2,), (8,), (32,), (1,), (64,))
-#: Ranges tried for floating inputs.
-_RANGES = ("normal", "in 0.1 .. 0.9", "in 1 .. 2")
+#: Ranges tried for floating inputs; None is the normal distribution.
+_RANGES: tuple[tuple[float, float] | None, ...] = (None, (0.1, 0.9), (1.0, 2.0))
 
 
 def samples(
@@ -24,8 +24,9 @@ def samples(
 ) -> Iterator[tuple[dict[str, Array], str]]:
     """Feeds for a model and how they were chosen, the likeliest to run first.
 
-    `given`: inputs that are known; `dims`: extents of symbols. Integers are 0 or 1, as small indices are valid almost
-    anywhere. Raises UsageError for names that are not the model's, and for inputs that cannot be made up.
+    `given`: inputs that are known; `dims`: extents of symbols. Integers are 0 or 1, as small indices are
+    valid almost anywhere. Raises UsageError for names that are not the model's, and for inputs that cannot be
+    made up.
     """
     graph = model.graph
     known = {v.name: v for v in graph.inputs}
@@ -48,31 +49,42 @@ def samples(
     floating = any(v.dtype in FLOATING for v in free)
     for extents in _EXTENTS if open_symbols else _EXTENTS[:1]:
         chosen = dict(dims) | {s: extents[i % len(extents)] for i, s in enumerate(open_symbols)}
-        for kind in _RANGES if floating else _RANGES[:1]:
+        for bounds in _RANGES if floating else _RANGES[:1]:
             rng = np.random.default_rng(seed)
-            made = {v.name: _random(v, chosen, kind, double, rng) for v in free}
-            said = [f"random inputs, floats {kind}"] if floating else ["given inputs" if given else "random inputs"]
+            made = {v.name: _random(v, chosen, bounds, double, rng) for v in free}
+            where = "normal" if bounds is None else "in {} .. {}".format(*bounds)
+            said = (
+                f"random inputs, floats {where}" if floating else "given inputs" if given else "random inputs"
+            )
             named = [f"{s}={n}" for s, n in chosen.items() if not s.startswith("?")]
-            yield {**feeds, **made}, ", ".join(said + named)
+            yield {**feeds, **made}, ", ".join([said, *named])
 
 
 def _shape(v: Value) -> tuple[int | str, ...]:
     t = v.type
     if not isinstance(t, TensorType) or t.dtype == DataType.STRING:
-        raise UsageError(f"input {v.name!r} is no numeric tensor ({t}); no value can be made up for it: give one")
+        raise UsageError(
+            f"input {v.name!r} is no numeric tensor ({t}); no value can be made up for it: give one"
+        )
     if t.shape is None:
         raise UsageError(f"the rank of input {v.name!r} is unknown; no value can be made up for it: give one")
     return t.shape
 
 
-def _random(v: Value, dims: Mapping[str, int], kind: str, double: bool, rng: np.random.Generator) -> Array:
+def _random(
+    v: Value,
+    dims: Mapping[str, int],
+    bounds: tuple[float, float] | None,
+    double: bool,
+    rng: np.random.Generator,
+) -> Array:
     shape = tuple(dims[d] if isinstance(d, str) else d for d in _shape(v))
     assert v.dtype is not None
     if v.dtype == DataType.BOOL:
         return rng.integers(0, 2, shape).astype(bool)
     if v.dtype not in FLOATING:
         return rng.integers(0, 2, shape).astype(v.dtype.numpy())
-    x = rng.standard_normal(shape) if kind == "normal" else rng.uniform(*((1, 2) if "1 .. 2" in kind else (0.1, 0.9)), shape)
+    x = rng.standard_normal(shape) if bounds is None else rng.uniform(*bounds, size=shape)
     return np.asarray(x, np.float64 if double else v.dtype.numpy())
 
 

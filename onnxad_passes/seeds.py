@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import count
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Model, Value
@@ -25,11 +26,12 @@ def check_layout(layout: str) -> None:
         )
 
 
-def next_prefix(kind: str, graph: Graph) -> str:
+def next_prefix(kind: str, graph: Graph, values: Iterable[Value] = ()) -> str:
     """The prefix of the next derivative of a kind, counted up as CasADi's diff_prefix does: adj_, adj2_, adj3_, ...
 
     Among the names of inputs and outputs, those that start with the kind, with digits or nothing up to the first "_",
-    carry an index (nothing is 1); the prefix has the highest one plus one.
+    carry an index (nothing is 1); the prefix has the highest one plus one. It is counted up further where it would
+    give one of `values` the name of an initializer.
     """
     highest = 0
     for v in (*graph.inputs, *graph.outputs):
@@ -37,7 +39,12 @@ def next_prefix(kind: str, graph: Graph) -> str:
             head, sep, _ = v.name[len(kind) :].partition("_")
             if sep and (not head or (head.isascii() and head.isdigit())):
                 highest = max(highest, int(head or 1))
-    return f"{kind}{highest + 1 if highest else ''}_"
+    taken, names = {c.name for c in graph.constants}, [v.name for v in values]
+    for index in count(highest + 1):
+        prefix = f"{kind}{index if index > 1 else ''}_"
+        if not any(prefix + n in taken for n in names):
+            break
+    return prefix
 
 
 def named_values(graph: Graph) -> dict[str, Value]:
@@ -63,7 +70,9 @@ def choose_sources(model: Model, inputs: Sequence[str] | None) -> list[Value]:
     if inputs is None:
         found = [v for v in graph.inputs if is_floating(v.type) and v not in graph.defaults]
         if not found:
-            raise UsageError("the model has no floating-point input to differentiate; name values with `inputs`")
+            raise UsageError(
+                "the model has no floating-point input to differentiate; name values with `inputs`"
+            )
         return found
     chosen = _choose(graph, inputs, "input")
     for v in chosen:
@@ -99,7 +108,9 @@ def _choose(graph: Graph, names: Sequence[str], what: str) -> list[Value]:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UsageError(f"the model has no value called {name!r}{hint} (its {what}s: {listed})")
         if not is_floating(v.type):
-            raise UsageError(f"{what} {name!r} is not a floating-point tensor ({v.type}): it has no derivative")
+            raise UsageError(
+                f"{what} {name!r} is not a floating-point tensor ({v.type}): it has no derivative"
+            )
         if v in out:
             raise UsageError(f"{what} {name!r} is named twice")
         out.append(v)
@@ -116,12 +127,14 @@ def variables(model: Model, inputs: Sequence[str] | None) -> set[Value]:
 
 def add_seeds(op: Builder, graph: Graph, values: Iterable[Value], prefix: str) -> dict[Value, Var]:
     """An input for the tangent or cotangent of each value, of its own type. A name in use is a UsageError."""
-    taken = {v.name for v in (*graph.inputs, *graph.constants)}
+    taken = {v.name for v in (*graph.inputs, *graph.constants, *graph.outputs)}
     out: dict[Value, Var] = {}
     for v in values:
         name = prefix + v.name
         if name in taken:
-            raise UsageError(f"the seed {name!r} would clash with a value of the model; choose another prefix")
+            raise UsageError(
+                f"the seed {name!r} would clash with a value of the model; choose another prefix"
+            )
         seed = graph.add_input(name, v.type)
         op.scope.define(seed)
         out[v] = op.var(seed)
@@ -132,10 +145,12 @@ def add_results(op: Builder, graph: Graph, results: Iterable[tuple[str, Value, V
     """Outputs by name, each of the type of a value; None is an identically zero result, which is an output all the same."""
     outputs = list(graph.outputs)
     used = set(outputs)
-    names = {v.name for v in outputs}
+    names = {v.name for v in (*graph.inputs, *graph.constants, *outputs)}
     for name, like, var in results:
         if name in names:
-            raise UsageError(f"the result {name!r} would clash with an output of the model; choose another prefix")
+            raise UsageError(
+                f"the result {name!r} would clash with a value of the model; choose another prefix"
+            )
         v = op.zeros_like(op.var(like)).value if var is None else var.value
         if v.producer is None or v.name or v in used or v.graph is not graph:
             v = op.place_identity(v, name)

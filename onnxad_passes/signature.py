@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,8 +28,8 @@ def signature_of(
 ) -> Signature:
     """The signature of a derivative model.
 
-    `mode` is needed only where names do not begin with fwd, adj or grad. `outputs`: the differentiated output of a
-    gradient. Raises UsageError where the model is no derivative of the primal.
+    `mode` is needed only where names do not begin with fwd, adj or grad. `outputs`: the differentiated output
+    of a gradient. Raises UsageError where the model is no derivative of the primal.
     """
     p, d = primal.graph, derivative.graph
     if mode is not None and mode not in MODES:
@@ -47,21 +46,27 @@ def signature_of(
         what = "takes no seeds" if seeds else "needs seeds, inputs that the model does not have"
         raise UsageError(f"not a derivative of the model: mode {mode!r} {what}")
     names = set(named_values(p))
-    common = os.path.commonprefix([*seeds, *results])
+    common = _common_start([*seeds, *results])
     stems = [common[:k] for k in range(len(common), 0, -1)]
     fits = [s for s in stems if all(n[len(s) :] in names for n in (*seeds, *results))]
     declared = {v.name for v in (*p.inputs, *p.constants, *p.outputs)}
     fits.sort(key=lambda s: not all(n[len(s) :] in declared for n in (*seeds, *results)))
     if not fits:
         raise UsageError(
-            "not a derivative of the model: the names of its new inputs and outputs are not those of values of the "
-            f"model behind one prefix ({', '.join([*seeds, *results][:6])})"
+            "not a derivative of the model: its new inputs and outputs are not called like values of the "
+            f"model, behind one prefix ({', '.join([*seeds, *results][:6])})"
         )
     cut = len(fits[0])
     first, second = tuple(n[cut:] for n in seeds), tuple(n[cut:] for n in results)
     if mode == "forward":
         return Signature(mode, fits[0], first, second)
     return Signature(mode, fits[0], second, first if mode == "reverse" else _sink(list(p.outputs), outputs))
+
+
+def _common_start(names: list[str]) -> str:
+    low, high = min(names), max(names)
+    same = next((i for i, c in enumerate(low) if i >= len(high) or c != high[i]), len(low))
+    return low[:same]
 
 
 def _guess(seeds: list[str], results: list[str]) -> str:
@@ -76,5 +81,7 @@ def _guess(seeds: list[str], results: list[str]) -> str:
 def _sink(outputs: list[Value], named: Sequence[str] | None) -> tuple[str, ...]:
     found = tuple(named) if named else tuple(dict.fromkeys(v.name for v in outputs if is_floating(v.type)))
     if len(found) != 1:
-        raise UsageError(f"name the one output that the gradient is of (the model has {', '.join(found) or 'none'})")
+        raise UsageError(
+            f"name the one output that the gradient is of (the model has {', '.join(found) or 'none'})"
+        )
     return found

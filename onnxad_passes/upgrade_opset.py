@@ -17,7 +17,7 @@ class UpgradeOpset(Pass):
     requires: ClassVar[tuple[str, ...]] = ("inline-functions",)
 
     def run(self, model: Model) -> bool:
-        if not 0 < model.version < 18:
+        if model.version >= 18 and not model.functions:
             return False
         from onnxad_passes.upgrade import upgrade_model
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from onnxad_ir.core import Graph, Node, Value
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.traverse import Captures
-from onnxad_ir.types import is_floating
+from onnxad_ir.types import can_vary
 from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
 
 
@@ -18,13 +18,8 @@ def activity(
 
     Raises UnsupportedOperator, naming every node without a rule that such a path goes through.
     """
-    captures = Captures(graph) if captures is None else captures
-    varied = set(sources)
-    through: list[Node] = []
-    for n in graph.nodes:
-        if _varies(n, varied, rules, captures):
-            through.append(n)
-            varied.update(rules.outputs(n))
+    captures = Captures() if captures is None else captures
+    varied, through = varying(graph.nodes, sources, rules, captures)
     useful = set(sinks)
     active = useful & varied
     missing: list[Node] = []
@@ -44,12 +39,25 @@ def activity(
     return active
 
 
+def varying(
+    nodes: Iterable[Node], sources: Iterable[Value], rules: Ruleset, captures: Captures
+) -> tuple[set[Value], list[Node]]:
+    """The values that depend differentiably on a source, the sources included, and the nodes that compute them."""
+    varied = set(sources)
+    through: list[Node] = []
+    for n in nodes:
+        if _varies(n, varied, rules, captures):
+            through.append(n)
+            varied.update(rules.outputs(n))
+    return varied, through
+
+
 def _varies(n: Node, varied: set[Value], rules: Ruleset, captures: Captures) -> bool:
     if any(v in varied for v in n.inputs):
         allowed = rules.differentiable(n)
         if any(v in varied and ok for v, ok in zip(n.inputs, allowed, strict=True)):
             return True
-    return bool(n.regions) and any(v in varied and is_floating(v.type) for v in captures[n])
+    return bool(n.regions) and any(v in varied and can_vary(v.type) for v in captures[n])
 
 
 def unsupported(nodes: Iterable[Node]) -> UnsupportedOperator:

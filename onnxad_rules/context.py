@@ -1,9 +1,10 @@
 """What surrounds a node, where that decides how its derivative has to be written.
 
-A derivative that is zero times something infinite is not a number. Two cases of it matter in practice: a place that an
-operator cuts off (`gate`), next to an operator whose slope is infinite; and a singular place (1/0, log 0) whose
-value is thrown away by a selection further down (`divisor`). Both have a safe spelling that costs more than the plain
-one, so it is used where the neighbourhood shows the need: a walk of a few nodes, never further.
+A derivative that is zero times something infinite is not a number. Two cases of it matter in practice: a
+place that an operator cuts off (`gate`), next to an operator whose slope is infinite; and a singular place
+(1/0, log 0) whose value is thrown away by a selection further down (`divisor`). Both have a safe spelling
+that costs more than the plain one, so it is used where the neighbourhood shows the need: a walk of a few
+nodes, never further.
 """
 
 from __future__ import annotations
@@ -23,25 +24,33 @@ _MOVES = frozenset(
     ReduceSum ReduceMean Mul""".split()
 )
 #: Operators that keep a zero zero (a cut-off place stays recognisable behind them).
-_KEEP_ZERO = _MOVES | frozenset("Relu LeakyRelu Clip Max Min Where Pow Div".split())
+_KEEP_ZERO = _MOVES | frozenset(["Relu", "LeakyRelu", "Clip", "Max", "Min", "Where", "Pow", "Div"])
 #: Operators that let an infinity through.
-_KEEP_INFINITY = _MOVES | frozenset("Add Sub Sum Div Pow Sqrt Log Exp".split())
+_KEEP_INFINITY = _MOVES | frozenset(["Add", "Sub", "Sum", "Div", "Pow", "Sqrt", "Log", "Exp"])
 #: Operators that may drop an infinite or undefined operand.
-_SELECT = frozenset("Where Max Min Clip IsNaN IsInf Equal ReduceMax ReduceMin TopK Softmax".split())
-_STEEP = frozenset("Sqrt Log Reciprocal Acos Asin Acosh Atanh ReduceLogSum".split())
+_SELECT = frozenset("Where Max Min Clip IsNaN IsInf Equal ReduceMax ReduceMin TopK Softmax".split())  # noqa: SIM905
+_STEEP = frozenset(["Sqrt", "Log", "Reciprocal", "Acos", "Asin", "Acosh", "Atanh", "ReduceLogSum"])
 
-#: The smallest positive number of each element type. Something divided by it is infinite, and zero divided by it is
-#: zero: where a divisor is never negative, `Max(divisor, SMALLEST)` is the limit of x / divisor without 0 / 0.
-SMALLEST = {DataType.FLOAT: 2.0**-149, DataType.DOUBLE: 2.0**-1074, DataType.FLOAT16: 2.0**-24, DataType.BFLOAT16: 2.0**-133}
+#: The smallest positive number of each element type. Something divided by it is infinite, and zero divided by
+#: it is zero: where a divisor is never negative, `Max(divisor, SMALLEST)` is the limit of x / divisor without
+#: 0 / 0.
+SMALLEST = {
+    DataType.FLOAT: 2.0**-149,
+    DataType.DOUBLE: 2.0**-1074,
+    DataType.FLOAT16: 2.0**-24,
+    DataType.BFLOAT16: 2.0**-133,
+}
 
 
 def gate(op: Builder, n: NodeView, x: Var, mask: Var) -> Var:
     """`x` where the boolean `mask` holds, else zero.
 
-    A product with the mask as a number, which runtimes do many times faster than Where; but Where next to an operator
-    of infinite slope, whose infinite cotangent (or tangent) must not meet a zero of the mask.
+    A product with the mask as a number, which runtimes do many times faster than Where; but Where next to an
+    operator of infinite slope, whose infinite cotangent (or tangent) must not meet a zero of the mask.
     """
-    if _reaches(op, n.node, _is_steep, _KEEP_ZERO, down=True) or _reaches(op, n.node, _is_steep, _KEEP_ZERO, down=False):
+    if _reaches(op, n.node, _is_steep, _KEEP_ZERO, down=True) or _reaches(
+        op, n.node, _is_steep, _KEEP_ZERO, down=False
+    ):
         return op.where(mask, x, 0)
     return op.Mul(x, op.cast_like(mask, x))  # type: ignore[no-any-return]
 
@@ -82,7 +91,8 @@ def _is_selection(node: Node) -> bool:
 def _reaches(
     op: Builder, start: Node, found: Callable[[Node], bool], through: frozenset[str], *, down: bool
 ) -> bool:
-    """True where a node that is `found` lies within a few nodes of `start`, behind operators in `through` only.
+    """True where a node that is `found` lies within a few nodes of `start`, behind operators in `through`
+    only.
 
     Nodes of the derivative that is being written are not looked at.
     """

@@ -6,14 +6,15 @@ a decomposition are all loops over these two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Node, Value
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.peephole import same_shape
-from onnxad_ir.types import TensorType, is_floating
+from onnxad_ir.types import TensorType, can_vary, is_floating
+from onnxad_rules.activity import varying
 from onnxad_rules.kinds import Decompose, Multilinear, Pair, Pushforward, Rule, Times
 from onnxad_rules.node import NodeView
 from onnxad_rules.ruleset import NotDifferentiable, Ruleset, UnsupportedOperator
@@ -57,12 +58,20 @@ def push(op: Builder, node: Node, tangents: dict[Value, Var], rules: Ruleset) ->
     ts = [
         tangents.get(v) if v is not None and ok else None for v, ok in zip(node.inputs, allowed, strict=True)
     ]
-    if all(t is None for t in ts):
+    captured = {v: tangents[v] for v in op.captures[node] if v in tangents} if node.regions else {}
+    if not captured and all(t is None for t in ts):
         return
     n = NodeView(op, node, rules)
     rule = find(rules, n)
-    for v, t in zip(node.outputs, _PUSH[rule.kind](op, rule, n, ts), strict=False):
-        if t is not None and is_floating(v.type):
+    if rule.kind in _PUSH_BY_VALUE:
+        own = {v: t for v, t in zip(node.inputs, ts, strict=True) if v is not None and t is not None}
+        results = _PUSH_BY_VALUE[rule.kind](op, rule, n, {**captured, **own})
+    elif captured:
+        raise _blind(n)
+    else:
+        results = _PUSH[rule.kind](op, rule, n, ts)
+    for v, t in zip(node.outputs, results, strict=False):
+        if t is not None and can_vary(v.type):
             t = op.expand_to(t, op.var(v)) if _may_be_smaller(t.value, v) else t
             tangents[v] = op.fit_type(t, op.var(v))
 
@@ -73,14 +82,31 @@ def pull(op: Builder, node: Node, cotangents: Cotangents, active: Callable[[Valu
         return
     allowed = rules.differentiable(node)
     wanted = [v is not None and ok and active(v) for v, ok in zip(node.inputs, allowed, strict=True)]
-    if not any(wanted):
+    captured = [v for v in op.captures[node] if active(v) and can_vary(v.type)] if node.regions else []
+    if not captured and not any(wanted):
         return
     n = NodeView(op, node, rules)
     rule = find(rules, n)
     cts = [total(op, cotangents, v) for v in node.outputs]
+    if rule.kind in _PULL_BY_VALUE:
+        targets = dict.fromkeys(v for v, w in zip(node.inputs, wanted, strict=True) if w and v is not None)
+        targets.update(dict.fromkeys(captured))
+        for target, ct in _PULL_BY_VALUE[rule.kind](op, rule, n, cts, targets):
+            cotangents.setdefault(target, []).append(op.fit_type(ct, op.var(target)))
+        return
+    if captured:
+        raise _blind(n)
     for v, c, w in zip(node.inputs, _PULL[rule.kind](op, rule, n, cts, wanted), wanted, strict=False):
         if c is not None and w and v is not None:
             cotangents.setdefault(v, []).append(op.fit_type(c, op.var(v)))
+
+
+def _blind(n: NodeView) -> UnsupportedOperator:
+    return UnsupportedOperator(
+        f"the rule of {describe(n.node)} knows its operands only, but its regions read values that are differentiated; "
+        "declare it with `control`",
+        (n.node,),
+    )
 
 
 def total(op: Builder, cotangents: Cotangents, value: Value) -> Var | None:
@@ -221,11 +247,13 @@ def _push_pushforward(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tan
     return _tangent_of(op, rule, n, ts)
 
 
-def _push_decompose(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tangents:
+def _push_decompose(op: Builder, rule: Rule, n: NodeView, ts: Mapping[Value, Var]) -> Tangents:
     scratch, results = _decomposition(op, rule, n)
-    tangents = {v: t for v, t in zip(n.node.inputs, ts, strict=True) if v is not None and t is not None}
+    tangents = {v: scratch.var(t) for v, t in ts.items()}
     body = list(scratch.nodes)
+    scratch.nodes.clear()
     for node in body:
+        scratch.nodes.append(node)
         push(scratch, node, tangents, n.rules)
     out = [None if r is None else tangents.get(r.value) for r in results]
     _reuse(results, n, body)
@@ -284,7 +312,7 @@ def _pull_pushforward(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wante
     for v, w in zip(n.node.inputs, wanted, strict=True):
         holes.append(Value("", v.type, op.graph) if w and v is not None else None)
     ts = [None if h is None else scratch.var(h) for h in holes]
-    results = _tangent_of(scratch, rule, n, ts)
+    results = _tangent_of(scratch, rule, NodeView(scratch, n.node, n.rules), ts)
     body = list(scratch.nodes)
     depends = {h for h in holes if h is not None}
     program: list[Node] = []
@@ -296,6 +324,7 @@ def _pull_pushforward(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wante
     for r, ct, v in zip(results, cts, n.node.outputs, strict=False):
         if r is not None and ct is not None:
             smaller = _may_be_smaller(r.value, v)
+            ct = scratch.var(ct)
             cotangents.setdefault(r.value, []).append(scratch.sum_to(ct, r) if smaller else ct)
     for node in reversed(program):
         pull(scratch, node, cotangents, depends.__contains__, n.rules)
@@ -307,31 +336,22 @@ def _pull_pushforward(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wante
     return [None if c is None else op.var(c) for c in out]
 
 
-def _pull_decompose(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Sequence[bool]) -> Tangents:
+def _pull_decompose(
+    op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Iterable[Value]
+) -> list[tuple[Value, Var]]:
     scratch, results = _decomposition(op, rule, n)
     body = list(scratch.nodes)
-    active = {v for v, w in zip(n.node.inputs, wanted, strict=True) if w and v is not None}
-    for node in body:
-        allowed = n.rules.differentiable(node)
-        if any(v in active and ok for v, ok in zip(node.inputs, allowed, strict=True)):
-            active.update(n.rules.outputs(node))
+    active = varying(body, wanted, n.rules, op.captures)[0]
     cotangents: Cotangents = {}
     for r, ct in zip(results, cts, strict=False):
         if r is not None and ct is not None:
-            cotangents.setdefault(r.value, []).append(ct)
+            cotangents.setdefault(r.value, []).append(scratch.var(ct))
     for node in reversed(body):
         pull(scratch, node, cotangents, active.__contains__, n.rules)
-    out: list[Var | None] = []
-    seen: set[Value] = set()
-    for v, w in zip(n.node.inputs, wanted, strict=True):
-        # an operand used twice has one cotangent: give it to the first place only
-        ok = w and v is not None and v not in seen
-        out.append(total(scratch, cotangents, v) if ok and v is not None else None)
-        if ok and v is not None:
-            seen.add(v)
+    out = [(v, c) for v in wanted if (c := total(scratch, cotangents, v)) is not None]
     _reuse(results, n, body)
-    _commit(op, scratch, [c.value for c in out if c is not None])
-    return [None if c is None else op.var(c) for c in out]
+    _commit(op, scratch, [c.value for _, c in out])
+    return [(v, op.var(c)) for v, c in out]
 
 
 def _pull_pair(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Sequence[bool]) -> Tangents:
@@ -392,16 +412,22 @@ _PUSH: dict[str, Callable[[Builder, Any, NodeView, Tangents], Tangents]] = {
     "linear": _push_linear,
     "multilinear": _push_multilinear,
     "pushforward": _push_pushforward,
-    "decompose": _push_decompose,
     "pair": _push_pair,
     "zero": lambda op, rule, n, ts: (),
+}
+_PUSH_BY_VALUE: dict[str, Callable[[Builder, Any, NodeView, Mapping[Value, Var]], Tangents]] = {
+    "decompose": _push_decompose,
+    "control": lambda op, rule, n, ts: rule.forward(op, n, ts),
+}
+_PULL_BY_VALUE: dict[str, Callable[[Builder, Any, NodeView, Tangents, Iterable[Value]], list[tuple[Value, Var]]]] = {
+    "decompose": _pull_decompose,
+    "control": lambda op, rule, n, cts, wanted: rule.reverse(op, n, cts, wanted),
 }
 _PULL: dict[str, Callable[[Builder, Any, NodeView, Tangents, Sequence[bool]], Tangents]] = {
     "elementwise": _pull_elementwise,
     "linear": _pull_linear,
     "multilinear": _pull_linear,
     "pushforward": _pull_pushforward,
-    "decompose": _pull_decompose,
     "pair": _pull_pair,
     "zero": lambda op, rule, n, cts, wanted: (),
 }

@@ -8,7 +8,8 @@ Every verb makes a `Rule` and adds it to the registry of its file's family; `der
     pushforward("LayerNormalization", X=lambda op, n, t: ...)     the tangent of each operand's share
     @pushforward("Softmax") def f(op, n, t): ...                  the same, all at once
     @decompose("LRN") def f(op, n): ...                           in terms of other operators
-    @pair("If", forward=...) def f(op, n, ct, wanted): ...        both modes by hand
+    @pair("X", forward=...) def f(op, n, ct, wanted): ...         both modes by hand, for speed
+    @control("If", forward=...) def f(op, n, cts, wanted): ...    the same, for an operator with regions
     zero("Shape"); zero("Sign", reason=...)
 
 A formal that a declaration does not name is not differentiable: an error says so where it is active, unless it is
@@ -125,6 +126,20 @@ class Pair(Rule):
     kind = "pair"
 
 
+@dataclass(frozen=True, eq=False)
+class Control(Rule):
+    """Both modes by hand for an operator with regions, whose captured values are operands like any other.
+
+    forward (op, n, tangents by value) -> tangents of the results by position; reverse (op, n, cotangents of the
+    results by position, wanted values) -> (value, contribution) pairs. The node is the last of `op.nodes` in forward
+    mode and may be extended in place, in both.
+    """
+
+    forward: Fn = field(default=lambda *_: ())
+    reverse: Fn = field(default=lambda *_: ())
+    kind = "control"
+
+
 #: Every rule declared by an imported family file, in order of declaration.
 DECLARED: list[Rule] = []
 
@@ -231,6 +246,16 @@ def pair(
 
     def decorate(f: Fn) -> Fn:
         _declare(Pair(op, domain, None, frozenset(zeros), when=when, forward=forward, reverse=f))
+        return f
+
+    return decorate
+
+
+def control(op: str, *, forward: Fn, domain: str = "") -> Callable[[Fn], Fn]:
+    """A decorator on the reverse function of an operator with regions; see `Control`."""
+
+    def decorate(f: Fn) -> Fn:
+        _declare(Control(op, domain, None, forward=forward, reverse=f))
         return f
 
     return decorate

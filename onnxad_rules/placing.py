@@ -1,8 +1,8 @@
 """Putting elements back: the transposes of operators that pick elements of a tensor, pieces of it or repeats.
 
-Sums over repeated places are written with ScatterElements, never ScatterND: ONNX Runtime (up to 1.32 at least) runs
-ScatterND on several threads without locks, so that duplicate indices lose terms of a reduction. Where no place is
-written twice, ScatterND without a reduction is a copy of rows and as safe as it is fast.
+Sums over repeated places are written with ScatterElements, never ScatterND: ONNX Runtime (1.32 and
+before) runs ScatterND on several threads without locks, so that duplicate indices lose terms of a reduction. Where no
+place is written twice, ScatterND without a reduction is a copy of rows and as safe as it is fast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from onnxad_ir import dims
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.types import Dim
+from onnxad_ir.types import Dim, TensorType
 
 #: An extent: known, or a tensor of shape [1].
 Extent: TypeAlias = "int | Var"
@@ -46,7 +46,7 @@ def minus(op: Builder, a: Extent, b: Extent) -> Extent:
     """a - b."""
     if isinstance(a, int) and isinstance(b, int):
         return a - b
-    return op.Sub(a, [b] if isinstance(b, int) else b) if isinstance(a, Var) else op.Sub([a], b)  # type: ignore[no-any-return]
+    return _tensor(op, a) - _tensor(op, b)
 
 
 def plus(op: Builder, a: Extent, b: Extent) -> Extent:
@@ -55,7 +55,11 @@ def plus(op: Builder, a: Extent, b: Extent) -> Extent:
         return a + b
     if a == 0 and isinstance(a, int):
         return b
-    return op.Add(a, [b] if isinstance(b, int) else b) if isinstance(a, Var) else op.Add(b, [a])  # type: ignore[no-any-return]
+    return _tensor(op, a) + _tensor(op, b)
+
+
+def _tensor(op: Builder, a: Extent) -> Var:
+    return op.const([a]) if isinstance(a, int) else a
 
 
 def cut(op: Builder, x: Var, axis: int, start: Extent, end: Extent) -> Var:
@@ -90,14 +94,20 @@ def flat(op: Builder, x: Var) -> Var:
 
 def positions(op: Builder, x: Var) -> Var:
     """The position of each element of `x` in its flat order, in the shape of `x`."""
-    size = x.type.size  # type: ignore[union-attr]
-    return op.reshape_like(op.iota(op.Size(x) if size is None else op.const([size])), x)
+    return op.reshape_like(op.iota(count(op, x)), x)
+
+
+def count(op: Builder, x: Var) -> Var:
+    """The number of elements as a tensor of shape [1]."""
+    size = x.type.size if isinstance(x.type, TensorType) else None
+    out: Var = op.Reshape(op.Size(x), [1]) if size is None else op.const([size])
+    return out
 
 
 def put_back(op: Builder, data: Var, ct: Var, pick: Callable[[Var], Var], repeats: bool = True) -> Var:
     """The transpose of `pick`, which picks elements of `data`, applied to `ct`.
 
-    It picks from the positions of the elements in the same way; `repeats` tells whether it may pick one twice.
+    It picks from the positions of the elements in the same way; `repeats`: whether it may pick one twice.
     Right for any shape, rank and run-time operand, at the price of an index per element of `ct`.
     """
     index = flat(op, pick(positions(op, data)))
@@ -114,8 +124,10 @@ def put_rows(op: Builder, data: Var, indices: Var, ct: Var) -> Var:
 
 
 def add_slices(op: Builder, data: Var, axis: int, indices: Var, ct: Var) -> Var:
-    """Zeros of the shape of `data` to which slices of `ct` are added at `indices` of an axis: Gather's transpose."""
+    """Zeros of the shape of `data` with slices of `ct` added at `indices` of an axis: Gather's transpose."""
     rank, q = data.rank, indices.rank
+    if isinstance(data.type, TensorType) and data.type.size == 0:
+        return op.zeros_like(data)  # ONNX Runtime's optimizer drops an Expand from 1 to a constant 0
     if rank is None or q is None:
         return _add_slices_of_any_rank(op, data, axis, indices, ct)
     axis %= rank
@@ -138,10 +150,9 @@ def _merge(op: Builder, ct: Var, before: Sequence[Dim], indices: Var, after: Seq
     if all(isinstance(d, int) and d for d in others):
         hole = -1
     else:
-        size = indices.type.size  # type: ignore[union-attr]
-        hole = op.Reshape(op.Size(indices), [1]) if size is None else size
+        hole = count(op, indices)
     target = op.shape_of([*before, hole, *after])
-    out: Var = op.Reshape(ct, target, allowzero=None if hole == -1 else 1)
+    out: Var = op.Reshape(ct, target, allowzero=None if isinstance(hole, int) else 1)
     return out
 
 
@@ -153,12 +164,11 @@ def _add_slices_of_any_rank(op: Builder, data: Var, axis: int, indices: Var, ct:
         out: Var = op.ReduceProd(op.Concat(one, shape, axis=0), keepdims=1)
         return out
 
-    # axis >= 0 is counted from the front, axis < 0 from the back: either way one end of the shape is of known length
+    # counted from the front or from the back, the axis has a known number of axes on one side
     before = one if axis == 0 else product(op.Shape(data, end=axis))
     after = one if axis == -1 else product(op.Shape(data, start=axis + 1))
     zeros = op.Expand(op.like(0, ct), op.Concat(before, op.extent(data, axis), after, axis=0))
-    count = op.Reshape(op.Size(indices), [1])
-    block = op.Reshape(ct, op.Concat(before, count, after, axis=0), allowzero=1)
+    block = op.Reshape(ct, op.Concat(before, count(op, indices), after, axis=0), allowzero=1)
     index = op.Expand(op.Reshape(indices, [1, -1, 1]), op.Shape(block))
     out = op.ScatterElements(zeros, index, block, axis=1, reduction="add")
     return op.reshape_like(out, data)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from onnxad_ir.core import Node, Value
 from onnxad_ir.diagnostics import OnnxadError
-from onnxad_ir.types import is_floating
+from onnxad_ir.types import can_vary
 from onnxad_rules.kinds import DECLARED, Decompose, Rule
 
 if TYPE_CHECKING:
@@ -64,19 +64,19 @@ class Ruleset:
         """Which operands a derivative may come in through. An operator without a rule lets every floating one in."""
         rules = self.candidates(node)
         if not rules:
-            return tuple(v is not None and is_floating(v.type) for v in node.inputs)
+            return tuple(v is not None and can_vary(v.type) for v in node.inputs)
         if rules[0].kind == "zero":
             return (False,) * len(node.inputs)
         zeros = rules[0].zeros
         if not zeros:
-            return tuple(v is not None and is_floating(v.type) for v in node.inputs)
+            return tuple(v is not None and can_vary(v.type) for v in node.inputs)
         from onnxad_ir import schema
 
         f = schema.latest(node.domain, node.op_type)
         names = list(f.inputs) if f is not None else []
         return tuple(
             v is not None
-            and is_floating(v.type)
+            and can_vary(v.type)
             and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
             for i, v in enumerate(node.inputs)
         )
@@ -86,7 +86,7 @@ class Ruleset:
         rules = self.candidates(node)
         zeros: frozenset[str] = rules[0].zeros if rules else frozenset()
         if not zeros:
-            return [v for v in node.outputs if is_floating(v.type)]
+            return [v for v in node.outputs if can_vary(v.type)]
         from onnxad_ir import schema
 
         f = schema.latest(node.domain, node.op_type)
@@ -94,7 +94,7 @@ class Ruleset:
         return [
             v
             for i, v in enumerate(node.outputs)
-            if is_floating(v.type) and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
+            if can_vary(v.type) and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
         ]
 
 

@@ -17,12 +17,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxad_ir.builder import Builder, Scope
-from onnxad_ir.core import Model, Value
+from onnxad_ir.core import Value
 from onnxad_ir.infer import Inference
 from onnxad_ir.proto import from_proto, to_proto
 from onnxad_ir.schema import latest_opset
 from onnxad_ir.types import is_floating
 from onnxad_ir.verify import verify
+from onnxad_rules.activity import varying
 from onnxad_rules.derive import pull, push, total
 from onnxad_rules.ruleset import Ruleset, default_rules
 
@@ -108,15 +109,14 @@ def differentiate(
     extra: list[Value] = []
     if mode == "forward":
         tangents = {v: op.var(graph.add_input(f"{prefix}{v.name}", v.type)) for v in sources}
+        graph.nodes.clear()
         for n in nodes:
+            graph.nodes.append(n)
             push(op, n, tangents, rules)
         found = [(f"{prefix}{v.name}", tangents.get(v) or op.zeros_like(op.var(v))) for v in sinks]
     else:
         cts = {v: [op.var(graph.add_input(f"{prefix}{v.name}", v.type))] for v in sinks}
-        active = set(sources)
-        for n in nodes:
-            if any(v in active and ok for v, ok in zip(n.inputs, rules.differentiable(n), strict=True)):
-                active.update(rules.outputs(n))
+        active, _ = varying(nodes, sources, rules, op.captures)
         for n in reversed(nodes):
             pull(op, n, cts, active.__contains__, rules)
         found = [(f"{prefix}{v.name}", total(op, cts, v) or op.zeros_like(op.var(v))) for v in sources]
@@ -142,11 +142,14 @@ def run_in_ort(proto: onnx.ModelProto, level: int = 0) -> Runner:
 
 
 def run_in_reference(proto: onnx.ModelProto) -> Runner:
-    """A function from feeds to results, in onnx's reference evaluator, with an Erf of full precision in float64."""
+    """A function from feeds to results, in onnx's reference evaluator, with Erf and Gelu of full precision in float64."""
     import math
 
     from onnx.reference import ReferenceEvaluator
     from onnx.reference.op_run import OpRun
+
+    def erf(x: Array) -> Array:
+        return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x)).reshape(x.shape)
 
     class Erf(OpRun):  # type: ignore[misc]
         """onnx's own computes in float32."""
@@ -154,9 +157,21 @@ def run_in_reference(proto: onnx.ModelProto) -> Runner:
         op_domain = ""
 
         def _run(self, x: Array) -> tuple[Array]:
-            return (np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x)).astype(x.dtype).reshape(x.shape),)
+            return (erf(x).astype(x.dtype),)
 
-    evaluator = ReferenceEvaluator(proto, new_ops=[Erf])
+    class Gelu(OpRun):  # type: ignore[misc]
+        """onnx's own computes in float32."""
+
+        op_domain = ""
+
+        def _run(self, x: Array, approximate: str = "none") -> tuple[Array]:
+            if approximate == "tanh":
+                inner = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+            else:
+                inner = erf(x / math.sqrt(2))
+            return ((x * (1 + inner) / 2).astype(x.dtype),)
+
+    evaluator = ReferenceEvaluator(proto, new_ops=[Erf, Gelu])
     names = {i.name for i in proto.graph.input}
     return lambda feeds: [np.asarray(r) for r in evaluator.run(None, {k: v for k, v in feeds.items() if k in names})]
 

@@ -106,7 +106,8 @@ class _Walk:
         nodes = graph.nodes
         start = len(nodes)
         # A scope of its own: results change hands below, so that expressions must not be found again later.
-        op = Builder(self.model, graph, nodes, Scope(scope), self.inference, n.name, self.body)
+        label = f"upgrade({n.name})" if n.name else ""
+        op = Builder(self.model, graph, nodes, Scope(scope), self.inference, label, self.body)
         for adapt in adapters:
             results = adapt(op, n)
             if results is not None:
@@ -135,7 +136,7 @@ class _Walk:
             _take_over(p, v, old)
             last = p
         if last is not None:
-            last.doc, last.metadata = n.doc, n.metadata
+            last.name, last.doc, last.metadata = n.name, n.doc, n.metadata
         for m in op.nodes[start:]:
             if any(v in n.outputs for v in m.outputs):
                 self.inference.node(m)  # against the declared type as well

@@ -39,7 +39,8 @@ def batch_normalization(op: Builder, n: Node) -> Results:
     """The results asked for tell the mode, and with spatial=0 every element has statistics of its own.
 
     Before opset 7 is_test=1 overrides the results; is_test=0 does not: by the operator's text a node with a
-    single result is in test mode. Variances are those of the population, as they are since opset 14.
+    single result is in test mode. Variances are those of the population, as they are since opset 14, and what
+    is saved of them for the gradient is what ONNX Runtime and Caffe2 save: 1 / sqrt(variance + epsilon).
     """
     x, scale, bias, mean, var = (required(op, n, i) for i in range(5))
     spatial, test = bool(take(n, "spatial", 1)), bool(take(n, "is_test", 0))
@@ -54,20 +55,22 @@ def batch_normalization(op: Builder, n: Node) -> Results:
             y = _normalize(op, x, mean, var, epsilon, scale, bias)
         return y, mean, var, mean, var
     epsilon, momentum = float(take(n, "epsilon", 1e-5)), float(take(n, "momentum", 0.9))
-    saved: tuple[Var | None, Var | None] = (None, None)
-    if not spatial or any(results[3:]):
-        saved = _statistics(op, x, None if spatial else op.const([0]))
+    m, v = (
+        _statistics(op, x, None if spatial else op.const([0]))
+        if not spatial or any(results[3:])
+        else (None, None)
+    )
+    saved = (m, None if v is None else op.Reciprocal(op.Sqrt(v + number(op, epsilon, x))))
     if spatial:
         y, new_mean, new_var = op.BatchNormalization(
             x, scale, bias, mean, var, epsilon=epsilon, momentum=momentum, training_mode=1, outputs=3
         )
         new_mean.value.name, new_var.value.name = "running_mean", "running_var"  # written even if unused
         return y, new_mean, new_var, *saved
-    m, v = saved
     assert m is not None and v is not None
     old, new = number(op, momentum, x), number(op, 1 - momentum, x)
     y = _normalize(op, x, m, v, epsilon, scale, bias)
-    return y, mean * old + m * new, var * old + v * new, m, v
+    return y, mean * old + m * new, var * old + v * new, *saved
 
 
 def _normalize(op: Builder, x: Var, mean: Var, var: Var, epsilon: float, scale: Var, bias: Var) -> Var:

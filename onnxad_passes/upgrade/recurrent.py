@@ -51,7 +51,7 @@ def scan(op: Builder, n: Node) -> Results:
     attributes = {"body": body, "num_scan_inputs": count}
     if directions:
         attributes["scan_input_directions"] = tuple(directions)
-    sequence = Node("Scan", [v.value for v in inner], attributes, ("",) * len(n.outputs), name=n.name)
+    sequence = Node("Scan", [v.value for v in inner], attributes, ("",) * len(n.outputs), name=op.label)
     results = [outer.var(v) for v in outer.place(sequence)]
     if length is not None and extent is not None:
         pads = outer.Concat([0], extent - length, axis=0)
@@ -63,7 +63,7 @@ def scan(op: Builder, n: Node) -> Results:
         [v.value for v in batched],
         {"body": outer.graph, "num_scan_inputs": len(batched)},
         ("",) * len(n.outputs),
-        name=n.name,
+        name=op.label,
     )
     return [op.var(v) for v in op.place(batch)]
 

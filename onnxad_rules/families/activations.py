@@ -1,7 +1,7 @@
-"""Activation functions. Those of hot paths use the fewest cheap kernels, and the result of the primal where it helps.
-
-At kinks PyTorch's value: Relu'(0) = 0, LeakyRelu'(0) = PRelu'(0) = the slope, Elu'(0) = alpha, HardSigmoid' = 0 and
-HardSwish' = 0 or 1 at their corners, Shrink' = 0 and ThresholdedRelu' = 0 at the threshold.
+"""Activation functions. Those of hot paths use the fewest cheap kernels, and the result of the primal where
+it helps.
+ At kinks PyTorch's value: Relu'(0) = 0, LeakyRelu'(0) = PRelu'(0) = the slope, Elu'(0) = alpha, HardSigmoid'
+= 0 and HardSwish' = 0 or 1 at their corners, Shrink' = 0 and ThresholdedRelu' = 0 at the threshold.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def _gelu(op: Builder, n: NodeView) -> Var:
 
 
 def _gelu_erf(op: Builder, n: NodeView) -> Var:
-    """1/2 + erf(u) / 2 + u exp(-u^2) / sqrt(pi), with u = x / sqrt(2); the last factor goes into the exponent."""
+    """1/2 + erf(u) / 2 + u exp(-u^2) / sqrt(pi), with u = x / sqrt(2); the last factor goes into the
+    exponent."""
     u = n.X * math.sqrt(0.5)
     bell = u * op.Exp(op.like(-0.5 * math.log(math.pi), u) - u * u)
     return op.Erf(u) * 0.5 + 0.5 + bell

@@ -42,14 +42,21 @@ def _div_forward(op: Builder, n: NodeView, ts: Sequence[Var | None]) -> list[Var
 def _div(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Sequence[bool]) -> list[Var | None]:
     """ct / B, and minus that times C.
 
-    By hand for speed: the quotient is shared, and the sign is changed after the sum over what B was broadcast along.
+    By hand for speed: the quotient is shared, and the sign is changed after the sum over what B was broadcast
+    along.
     """
     ct = cts[0]
     assert ct is not None
-    share = ct / divisor(op, n, n.B)
-    a = op.sum_to(share, n.A) if wanted[0] else None
-    return [a, -op.sum_to(share * n.C, n.B) if wanted[1] else None]
+    b = divisor(op, n, n.B)
+    share = ct / b
+    da = op.sum_to(share, n.A) if wanted[0] else None
+    if not wanted[1]:
+        return [da]
+    # where B may be zero, C is infinite there and no factor to use
+    db = share * n.C if b.value is n.B.value else share * n.A / b
+    return [da, -op.sum_to(db, n.B)]
 
 
-# C = A - q B with a whole number q, which is constant between its jumps (fmod truncates, otherwise it is the floor)
+# C = A - q B with a whole number q, which is constant between its jumps (fmod truncates, otherwise it is the
+# floor)
 elementwise("Mod", A=1, B=times(lambda op, n, x: -(x * op.Round((n.A - n.C) / n.B))))

@@ -22,12 +22,12 @@ linear(
 
 @pushforward("CumProd")
 def _cumprod(op: Builder, n: NodeView, t: Any) -> Var:
-    """y cumsum(t / x) over the factors that are not zero; for each that is, the product of the others times t.
-
+    """y cumsum(t / x) over the factors that are not zero; for each that is, the product of the others times
+       t.
     A row per zero factor (`rows_of_zeros`): its tangent from where it takes part, times the product without it.
     """
     x, zero = n.x, is_zero(op, n.x)
-    how = dict(exclusive=_flag(n.exclusive), reverse=_flag(n.reverse))
+    how = {"exclusive": _flag(n.exclusive), "reverse": _flag(n.reverse)}
     smooth = n.y * op.CumSum(op.where(zero, 0, t.x) / op.where(zero, 1, x), n.axis, **how)
     here = rows_of_zeros(op, zero)
     axis = _behind_rows(op, n.axis)

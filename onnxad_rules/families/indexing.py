@@ -1,8 +1,8 @@
 """Operators that pick elements by index, and those that put elements at an index.
 
 Conventions: scattered maxima and minima share a derivative evenly among the operands that tie, as PyTorch's
-scatter_reduce does; of equal elements that Unique merges, the first carries the derivative. Duplicate indices in a
-scatter without a reduction are not allowed by the specification.
+scatter_reduce does; of equal elements that Unique merges, the first carries the derivative. Duplicate indices
+in a scatter without a reduction are not allowed by the specification.
 """
 
 from __future__ import annotations
@@ -146,19 +146,20 @@ def _scatter_extreme(op: Builder, n: NodeView, t: Any) -> Var:
     kept = op.cast_like(op.Equal(n.data, y), y)
     chosen = op.cast_like(op.Equal(n.updates, op.GatherElements(y, n.indices, axis=n.axis)), y)
     weight = op.Reciprocal(_scatter(op, n, kept, chosen))
-    total = op.zeros_like(y) if t.data is None else t.data * kept
+    total: Var = op.zeros_like(y) if t.data is None else op.Mul(t.data, kept)
     if t.updates is not None:
         total = _scatter(op, n, total, t.updates * chosen)
-    return total * weight
+    out: Var = op.Mul(total, weight)
+    return out
 
 
 @pushforward("ScatterElements", when=_is("mul"))
 def _scatter_product(op: Builder, n: NodeView, t: Any) -> Var:
     """The product rule, without a division by zero: every factor's tangent times the product of the others.
 
-    The product of the nonzero factors is divided by the factor itself; zeros among the others are counted. For one
-    zero the sum of the zeros (which is zero, but has a derivative) stands in its place, so that second derivatives
-    are right as well.
+    The product of the nonzero factors is divided by the factor itself; zeros among the others are counted.
+    For one zero the sum of the zeros (which is zero, but has a derivative) stands in its place, so that second
+    derivatives are right as well.
     """
     u, at = n.updates, n.indices
     terms: list[Var | None] = []
@@ -211,23 +212,28 @@ def _scatter_nd(op: Builder, n: NodeView) -> Var:
     return op.reshape_like(op.ScatterElements(rows, index, new, axis=0, reduction=n.reduction), data)
 
 
-def _cache_positions(op: Builder, n: NodeView, ct: Var) -> Var:
+def _cache_positions(op: Builder, n: NodeView) -> Var:
     """Where a TensorScatter puts each element of its update along its axis, in the update's shape."""
     update, cache, axis = n.update, n.past_cache, n.axis
-    steps = op.iota(op.extent(update, axis))
-    tail = -axis - 1 if axis < 0 else cache.rank - axis - 1
+    steps = op.Unsqueeze(op.iota(op.extent(update, axis)), [0])
     if n.write_indices is not None:
-        first = op.Cast(n.write_indices, to=DataType.INT64)
-        before = cache.rank - tail - 2  # axes between the batch and the axis
-        first = op.Reshape(first, [-1] + [1] * (before + 1))
-        steps = first + steps
-    elif cache.rank - tail > 1:
-        steps = op.Unsqueeze(steps, [0])
+        steps = op.Unsqueeze(op.Cast(n.write_indices, to=DataType.INT64), [1]) + steps
     if n.mode == "circular":
         steps = op.Mod(steps, op.extent(cache, axis))
-    if tail:
-        steps = op.Unsqueeze(steps, list(range(-tail, 0)))
-    return op.expand_to(steps, update)
+
+    def ones(count: int) -> Var:
+        """That many ones; a count below zero is short by the rank, which only the run knows."""
+        if count >= 0:
+            return op.const([1] * count)
+        out: Var = op.Expand(op.const([1]), op.rank(cache) + op.const([count]))
+        return out
+
+    if axis < 0 and cache.rank is not None:
+        axis += cache.rank
+    before = ones(axis - 1)
+    after = ones(-n.axis - 1 if n.axis < 0 else (cache.rank or 0) - axis - 1)
+    batch, length = op.extent(steps, 0), op.extent(steps, 1)
+    return op.expand_to(op.Reshape(steps, op.Concat(batch, before, length, after, axis=0)), update)
 
 
 linear(
@@ -235,7 +241,7 @@ linear(
     past_cache=lambda op, n, ct: op.TensorScatter(
         ct, op.zeros_like(n.update), n.write_indices, mode=n.node.attributes.get("mode"), axis=n.axis
     ),
-    update=lambda op, n, ct: op.GatherElements(ct, _cache_positions(op, n, ct), axis=n.axis),
+    update=lambda op, n, ct: op.GatherElements(ct, _cache_positions(op, n), axis=n.axis),
 )
 
 
@@ -247,7 +253,7 @@ def _one_hot_values(op: Builder, n: NodeView, ct: Var) -> Var:
     numbers = op.const([[0, 1], [1, 0]], ct.dtype)
 
     def at(row: int) -> Var:
-        mask = op.OneHot(n.indices, n.depth, op.Gather(numbers, row), axis=n.axis)
+        mask = op.OneHot(n.indices, n.depth, op.Gather(numbers, op.const(row)), axis=n.axis)
         out: Var = op.Reshape(op.ReduceSum(op.Mul(ct, mask), keepdims=0), [1])
         return out
 
@@ -255,7 +261,7 @@ def _one_hot_values(op: Builder, n: NodeView, ct: Var) -> Var:
     return out
 
 
-linear("OneHot", values=_one_hot_values)
+linear("OneHot", values=_one_hot_values, zeros=("indices", "depth"))
 
 
 @pushforward("Range", zeros=("limit",))

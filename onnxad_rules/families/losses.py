@@ -42,7 +42,8 @@ def _nll(op: Builder, n: NodeView) -> Var:
 
 @decompose("SoftmaxCrossEntropyLoss")
 def _cross_entropy(op: Builder, n: NodeView) -> tuple[Var, Var]:
-    """The node is made to return its log-probabilities, which the derivative needs and the primal has anyway."""
+    """The node is made to return its log-probabilities, which the derivative needs and the primal has
+    anyway."""
     n.extend_results("log_prob")
     log_prob = op.LogSoftmax(n.scores, axis=1)
     return _loss(op, n, log_prob, n.labels, n.weights), log_prob

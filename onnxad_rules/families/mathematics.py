@@ -15,7 +15,9 @@ elementwise("Log", input=times(lambda op, n, x: x / positive(op, n.input)))
 # PyTorch: 0 at 0
 elementwise("Abs", X=lambda op, n: op.Sign(n.X))
 # 2/sqrt(pi) exp(-x^2)
-elementwise("Erf", input=lambda op, n: op.Exp(op.like(math.log(2 / math.sqrt(math.pi)), n.input) - n.input * n.input))
+elementwise(
+    "Erf", input=lambda op, n: op.Exp(op.like(math.log(2 / math.sqrt(math.pi)), n.input) - n.input * n.input)
+)
 
 elementwise("Sin", input=lambda op, n: op.Cos(n.input))
 elementwise("Cos", input=times(lambda op, n, x: -(x * op.Sin(n.input))))
@@ -33,7 +35,6 @@ elementwise("Atanh", input=times(lambda op, n, x: x / divisor(op, n, (1 - n.inpu
 
 
 # --- Pow
-
 
 
 def _base(op: Builder, n: NodeView, x: Var) -> Var | None:
@@ -64,10 +65,10 @@ def _exponent(op: Builder, n: NodeView, p: float) -> Var:
 
 def _base_by_computed_exponent(op: Builder, n: NodeView, x: Var) -> Var:
     base, y = n.X, op.cast_like(n.Y, n.X)
-    # neither 0 * 0^-1 where the exponent is 0, nor 0 * inf where the base is 0 and the exponent below 1
-    less_one = op.where(op.Equal(y, op.like(0, y)), 1, y) - 1
-    steep = op.And(op.Equal(base, op.like(0, base)), op.Less(less_one, op.like(0, y)))
-    return x * (y * op.Pow(op.where(steep, SMALLEST[base.dtype], base), less_one))
+    # infinite where the base is 0 and the exponent below 1, but zero where the exponent is 0
+    steep = op.And(op.Equal(base, op.like(0, base)), op.Less(y, op.like(1, y)))
+    instead = op.where(op.Equal(y, op.like(0, y)), op.like(1, base), SMALLEST[base.dtype])
+    return x * (y * op.Pow(op.where(steep, instead, base), y - 1))
 
 
 def _power(op: Builder, n: NodeView, x: Var) -> Var:

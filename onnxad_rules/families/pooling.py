@@ -11,12 +11,12 @@ from functools import reduce
 
 import numpy as np
 
-from onnxad_ir import dims
 from onnxad_ir.builder import Builder, Var
-from onnxad_rules.families.convolution import Geometry, cropped, padded, to_image
+from onnxad_ir.types import DataType
+from onnxad_rules.families.convolution import Geometry, padded, to_image
 from onnxad_rules.kinds import linear, pushforward
 from onnxad_rules.node import NodeView
-from onnxad_rules.windows import explicit_pads, extent, numbers, reshape, spatial_rank, spatial_size
+from onnxad_rules.windows import explicit_pads, extent, numbers, reshape, spatial_size
 
 # --- windows
 
@@ -26,7 +26,8 @@ def pool_geometry(op: Builder, n: NodeView) -> Geometry:
     kernel = n.kernel_shape
     r = len(kernel)
     ones = (1,) * r
-    g = Geometry(r, kernel, n.strides or ones, n.dilations or ones, 1, True, (0,) * r, (0,) * r)
+    dilations = n.node.attributes.get("dilations") or ones  # AveragePool has none before opset 19
+    g = Geometry(r, kernel, n.strides or ones, dilations, 1, True, (0,) * r, (0,) * r)
     span = g.span()
     assert span is not None
     begin, end = explicit_pads(op, n, n.X, g.strides, span)
@@ -148,17 +149,23 @@ pushforward("MaxPool", X=_max_pool)
 
 
 def _unpool_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
-    """The cotangent at the places that were written. Places count in the shape without `output_shape`."""
-    if n.output_shape is not None:
-        r = len(n.kernel_shape)
-        strides, pads = n.strides or (1,) * r, n.pads or (0,) * (2 * r)
-        rest = [
-            k - s - pads[i] - pads[r + i]
-            for i, (k, s) in enumerate(zip(n.kernel_shape, strides, strict=True))
-        ]
-        ends = op.Shape(n.X, start=2) * list(strides) + rest
-        ct = op.Slice(ct, [0] * r, ends, list(range(2, r + 2)))
-    return op.Gather(op.Reshape(ct, [-1]), n.I, axis=0)  # type: ignore[no-any-return]
+    """The cotangent at the places that were written."""
+    if n.output_shape is None:
+        return op.Gather(op.Reshape(ct, [-1]), n.I, axis=0)  # type: ignore[no-any-return]
+    # Runtimes disagree about what places mean in another shape (the one inferred, or `output_shape`): unpool the
+    # number of each element to see where the runtime put it; in two digits, which are exact in single precision.
+    size = op.Size(n.X)
+    number = op.reshape_like(op.iota(size), n.X)
+    base = op.const(2**20)
+
+    def where(digit: Var) -> Var:
+        marks = op.Cast(digit, to=int(DataType.FLOAT))
+        return op.Cast(op.MaxUnpool(marks, n.I, n.output_shape, **n.node.attributes), to=int(DataType.INT64))
+
+    source = where(number / base) * base + where(op.Mod(number, base) + 1)  # 0 where nothing was put
+    zeros = op.Expand(op.like(0, ct), op.Unsqueeze(size, [0]) + 1)
+    found = op.ScatterElements(zeros, op.Reshape(source, [-1]), op.Reshape(ct, [-1]), reduction="add")
+    return op.reshape_like(op.Slice(found, [1], [2**63 - 1], [0]), n.X)
 
 
 linear("MaxUnpool", X=_unpool_transpose)

@@ -1,7 +1,8 @@
 """Reductions over axes, static or computed, kept or dropped.
 
-Without axes (omitted, or empty) everything is reduced, or nothing with `noop_with_empty_axes`; the tangents below use
-ReduceSum with the axes and attributes of the operator itself, so they follow it in each of these cases.
+Without axes (omitted, or empty) everything is reduced, or nothing with `noop_with_empty_axes`; the tangents
+below use ReduceSum with the axes and attributes of the operator itself, so they follow it in each of these
+cases.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def _l1(op: Builder, n: NodeView, t: Any) -> Var:
 
 @pushforward("ReduceL2")
 def _l2(op: Builder, n: NodeView, t: Any) -> Var:
-    """PyTorch: 0 where the norm is 0. Dividing by infinity there also keeps its square, and its tangent, finite."""
+    """PyTorch: 0 where the norm is 0. Dividing by infinity there also keeps its square, and its tangent,
+    finite."""
     norm = n.reduced
     divisor = op.where(op.Equal(norm, op.like(0, norm)), np.inf, norm)
     return _sum(op, n, n.data * t.data) / divisor
@@ -131,7 +133,8 @@ _LOWEST = {
 @pushforward("ReduceLogSumExp")
 def _log_sum_exp(op: Builder, n: NodeView, t: Any) -> Var:
     """The weights exp(x - y); zero, not undefined, where every x and so y is minus infinity."""
-    y = op.Max(n.reduced, op.like(_LOWEST[n.reduced.dtype], n.reduced))
+    low = op.like(_LOWEST[n.reduced.dtype], n.reduced)
+    y = op.where(op.Greater(n.reduced, low), n.reduced, low)  # some runtimes have NaN for minus infinity
     return _sum(op, n, op.Exp(n.data - _kept(op, n, y)) * t.data)
 
 
@@ -140,13 +143,14 @@ def _log_sum_exp(op: Builder, n: NodeView, t: Any) -> Var:
 
 @pushforward("ReduceProd")
 def _prod(op: Builder, n: NodeView, t: Any) -> Var:
-    """y sum(t / x) over the factors that are not zero; for each that is, t times the product of the others."""
+    """y sum(t / x) over the factors that are not zero; for each that is, t times the product of the
+    others."""
     if n.noop_with_empty_axes and (n.axes is None or op.known(n.axes) == ()):
         return t.data  # type: ignore[no-any-return]
     x, zero = n.data, is_zero(op, n.data)
     smooth = n.reduced * _sum(op, n, op.where(zero, 0, t.data) / op.where(zero, 1, x))
     here = rows_of_zeros(op, zero)
-    how = dict(keepdims=n.keepdims, noop_with_empty_axes=n.noop_with_empty_axes or None)
+    how = {"keepdims": n.keepdims, "noop_with_empty_axes": n.noop_with_empty_axes or None}
     axes = _axes_behind_rows(op, n)
     others = op.ReduceProd(op.where(here, 1, x), axes, **how)
     own = op.ReduceSum(op.where(here, t.data, 0), axes, **how)

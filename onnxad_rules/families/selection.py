@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_rules.context import gate
-from onnxad_rules.kinds import elementwise, linear, pair, times
+from onnxad_rules.kinds import Fn, elementwise, linear, pair, times
 from onnxad_rules.node import NodeView
 
-# As a linear operator, so that forward is a Where as well: the tangent of the branch not taken may be infinite.
+# As a linear operator, so that forward is a Where as well: the tangent of the branch not taken may be
+# infinite.
 linear(
     "Where",
     X=lambda op, n, ct: op.sum_to(gate(op, n, ct, n.condition), n.X),
@@ -51,7 +52,7 @@ elementwise("Clip", input=times(_inside), min=times(_at_min), max=times(_at_max)
 # --- Min and Max: ties share the derivative evenly, as PyTorch's maximum and minimum of two operands
 
 
-def _extreme(formal: str, result: str):  # type: ignore[no-untyped-def]
+def _extreme(formal: str, result: str) -> Fn:
     def partial(op: Builder, n: NodeView, i: int) -> Var | int:
         xs, y = getattr(n, formal), getattr(n, result)
         if len(xs) == 1:
@@ -81,16 +82,42 @@ def _top_k(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Sequence
 
 def _dropout(op: Builder, n: NodeView, x: Var) -> Var:
     """x mask / (1 - ratio) in training, with the mask of the very run, which the node is made to return."""
-    if n.training_mode is None or op.number(n.training_mode) == 0:
+    training = _training(op, n)
+    if training is False:
         return x
     n.extend_results("mask")
-    ratio = op.like(0.5, x) if n.ratio is None else op.cast_like(n.ratio, x)
-    keep = 1 - ratio
-    zero = op.like(0, x)
-    scale = op.where(op.Equal(keep, zero), zero, 1 / keep)
-    if op.number(n.training_mode) is None:
+    keep = _kept_share(op, n, x)
+    scale = op.where(op.Equal(keep, op.like(0, x)), 0, 1 / keep)
+    if training is None:
         scale = op.where(n.training_mode, scale, 1)
     return x * (op.cast_like(n.mask, x) * scale)
 
 
-elementwise("Dropout", data=times(_dropout), zeros=("mask",))
+def _dropout_ratio(op: Builder, n: NodeView, x: Var) -> Var | None:
+    """x y / (1 - ratio) in training: the mask is piecewise constant.
+
+    The ratio may have another element type; `x` is a tangent of it or a cotangent of the output.
+    """
+    training, y = _training(op, n), n.output
+    if training is False:
+        return None
+    d = op.cast_like(x, y) * (y / _kept_share(op, n, y))
+    if training is None:
+        d = d * op.cast_like(n.training_mode, y)
+    same = n.ratio.dtype == y.dtype
+    return d if same else op.cast_like(d, n.ratio if x.dtype == y.dtype else y)
+
+
+def _training(op: Builder, n: NodeView) -> bool | None:
+    """Whether the node drops anything; None where only the run tells."""
+    if n.training_mode is None:
+        return False
+    flag = op.number(n.training_mode)
+    return None if flag is None else bool(flag)
+
+
+def _kept_share(op: Builder, n: NodeView, x: Var) -> Var:
+    return 1 - op.cast_like(n.ratio, x) if n.ratio is not None else op.like(0.5, x)
+
+
+elementwise("Dropout", data=times(_dropout), ratio=times(_dropout_ratio), zeros=("mask",))

@@ -41,7 +41,7 @@ def _concat_forward(op: Builder, n: NodeView, ts: Tangents) -> Var:
 
 @pair("Concat", forward=_concat_forward)
 def _concat(op: Builder, n: NodeView, cts: Tangents, wanted: Sequence[bool]) -> list[Var | None]:
-    """A pair because the number of active operands decides the spelling: one Slice for one, else one Split."""
+    """A pair because the number of active operands decides the spelling: a Slice for one, else a Split."""
     ct, xs, axis = cts[0], n.inputs, n.axis
     if wanted.count(True) > 1:
         sizes = extents(op, [extent(op, x, axis) for x in xs])
@@ -118,7 +118,7 @@ def _space_to_depth(op: Builder, n: NodeView, ct: Var) -> Var:
 
 
 def _center_crop_pad(op: Builder, n: NodeView, ct: Var) -> Var:
-    """Cropping d to s starts where padding s to d would, so the transpose is the operator itself, back to d."""
+    """Cropping d to s starts where padding s to d would: the transpose is the operator itself, back to d."""
     x = n.input_data
     target = op.shape(x) if n.axes is None else extents(op, [extent(op, x, a) for a in n.axes])
     out: Var = op.CenterCropPad(ct, target, axes=n.axes)

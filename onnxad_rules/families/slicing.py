@@ -41,9 +41,7 @@ def _slice(op: Builder, n: NodeView, ct: Var) -> Var:
         x, y = n.data.shape, n.output.shape
         if all(isinstance(x[a], int) and isinstance(y[a], int) for a in axes):
             return _unstride(op, n, ct, axes, starts, steps)
-    return put_back(
-        op, n.data, ct, lambda p: op.Slice(p, n.starts, n.ends, n.axes, n.steps), repeats=False
-    )
+    return put_back(op, n.data, ct, lambda p: op.Slice(p, n.starts, n.ends, n.axes, n.steps), repeats=False)
 
 
 def _axes(n: NodeView, vector: Var) -> tuple[int, ...] | None:
@@ -137,7 +135,9 @@ def _spread(op: Builder, x: Var, axis: int, count: int, step: int) -> Var:
     shape = spaced.shape
     assert shape is not None
     merged = [*shape[:axis], count * step, *shape[axis + 2 :]]
-    zero = op.Reshape(spaced, op.shape_of(merged), allowzero=None if all(isinstance(d, int) and d for d in merged) else 1)
+    zero = op.Reshape(
+        spaced, op.shape_of(merged), allowzero=None if all(isinstance(d, int) and d for d in merged) else 1
+    )
     return cut(op, zero, axis, 0, (count - 1) * step + 1)
 
 
@@ -183,17 +183,20 @@ def _pad_value(op: Builder, n: NodeView, ct: Var) -> Var:
 
 
 def _is_one_wide(n: NodeView, axis: int, sides: tuple[int, int]) -> bool:
-    """True where every margin repeats each element of the data at most once (for an edge: the last one only)."""
+    """True where every margin repeats each element of the data at most once (at an edge: the last only)."""
     d = n.data.shape[axis]
     if max(sides) == 0 or n.mode == "edge":
         return d != 0
     if not isinstance(d, int):
-        return bool(n.mode == "reflect")  # runtimes refuse margins of a reflection that are as wide as the data
-    return max(sides) <= (d - 1 if n.mode == "reflect" else d)
+        # runtimes refuse margins of a reflection that are as wide as the data
+        reflected: bool = n.mode == "reflect"
+        return reflected
+    fits: bool = max(sides) <= (d - 1 if n.mode == "reflect" else d)
+    return fits
 
 
 def _fold_in(op: Builder, n: NodeView, ct: Var, axis: int, before: int, after: int) -> Var:
-    """Along one axis, the two margins added where their elements came from: mirrored, at the edge, or wrapped."""
+    """Along one axis, the two margins added to where their elements came from."""
     if before == 0 and after == 0:
         return ct
     d = extent(op, n.data, axis)

@@ -14,8 +14,8 @@ from onnxad_rules.node import NodeView
 def _softmax(op: Builder, n: NodeView, t: Any) -> Var:
     """y t - y sum(y t).
 
-    A row in which everything is minus infinity has no softmax; where the model goes on to throw such rows away, they
-    pass no derivative on.
+    A row in which everything is minus infinity has no softmax; where the model goes on to throw such rows away,
+    they pass no derivative on.
     """
     y = n.output
     if may_be_dropped(op, n):

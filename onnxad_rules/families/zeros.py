@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from onnxad_rules.kinds import specification, zero
+from onnxad_rules.kinds import zero
 
 zero("Constant", "EyeLike", "ConstantOfShape", reason="the result depends on no floating operand's values")
-zero("Shape", "Size", "SequenceLength", "OptionalHasElement", reason="depends on the form of the operand only")
+zero(
+    "Shape", "Size", "SequenceLength", "OptionalHasElement", reason="depends on the form of the operand only"
+)
 zero("Sign", "Floor", "Ceil", "Round", reason="piecewise constant")
 zero("Hardmax", reason="piecewise constant: one at the place of the largest element")
 zero("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression", reason="the result is a place, an integer")
@@ -21,16 +23,9 @@ zero(
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial",
     reason="a sample does not depend smoothly on the operands",
 )  # fmt: skip
-zero(
-    "QuantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger",
-    reason="the result is quantized",
-)  # fmt: skip
 zero("HannWindow", "HammingWindow", "BlackmanWindow", reason="depends on a size only")
 zero("MelWeightMatrix", reason="the frequencies only choose bins, whole numbers")
 zero(
     "StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer", "ImageDecoder",
     reason="works on text, bytes or integers",
 )  # fmt: skip
-
-# the quantized result has no derivative; the scale, (max - min) / 255, has one
-specification("DynamicQuantizeLinear")

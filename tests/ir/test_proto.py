@@ -199,14 +199,14 @@ def test_names_are_unique_and_those_of_the_interface_stay():
     np.testing.assert_allclose(run(out, x=X)[0], np.tanh(np.tanh(np.exp(np.abs(-X)))), rtol=1e-5)
 
 
-def test_derived_node_names_are_made_unique_and_an_authors_are_not():
+def test_node_names_are_made_unique_because_runtimes_refuse_duplicates():
     g = Graph("g")
     v = g.add_input("x", TensorType(DataType.FLOAT, (2,)))
     for name in ["a", "a", "reverse(a)", "reverse(a)"]:
         v = g.append(Node("Neg", [v], outputs=[""], name=name)).outputs[0]
     g.set_outputs([v])
     names = [n.name for n in to_proto(Model(g, {"": 17})).graph.node]
-    assert names == ["a", "a", "reverse(a)", "reverse(a)_1"]
+    assert names == ["a", "a_1", "reverse(a)", "reverse(a)_1"]
 
 
 def test_two_outputs_of_one_name_are_refused():

@@ -1,0 +1,1 @@
+"""onnxad_cli: the command `onnxad-opt`."""

@@ -1,0 +1,106 @@
+"""Where the command reads its model and where it writes it: suffixes, pipes, formats."""
+
+from __future__ import annotations
+
+import os
+import sys
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from onnxad_ir.diagnostics import UsageError
+
+if TYPE_CHECKING:
+    from onnxad_ir.core import Model
+
+#: Suffix to format. `oir` is the IR's own text.
+SUFFIXES = {".onnx": "onnx", ".pb": "onnx", ".onnxtxt": "onnxtxt", ".json": "json", ".oir": "oir"}
+FORMATS = ("onnx", "onnxtxt", "json", "oir")
+PIPE = "-"
+
+
+def format_for(path: str, option: str) -> str:
+    """The format that the suffix of a path stands for; UsageError for a suffix that stands for none."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    near = get_close_matches(suffix, SUFFIXES, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    found = f"suffix {suffix!r} says" if suffix else "a name without a suffix says"
+    raise UsageError(
+        f"{path}: {found} nothing about the format{hint} (known: {', '.join(SUFFIXES)}); say it with {option}"
+    )
+
+
+def read(path: str, format: str | None) -> Model:
+    """The model of a file, or of standard input for "-", whose format its first byte tells."""
+    from onnxad_ir.files import load
+
+    if path != PIPE:
+        return load(path, format or format_for(path, "--from"))
+    import io
+
+    data = io.BytesIO(sys.stdin.buffer.read())
+    data.name = "standard input"
+    return load(data, format or sniff(data.getvalue()))
+
+
+def sniff(data: bytes) -> str:
+    """The format of a model by its start: no binary model begins as one of the texts does."""
+    head = data[:4096].lstrip()
+    if head.startswith((b"model", b"//")):
+        return "oir"
+    if head.startswith(b"{"):
+        return "json"
+    return "onnxtxt" if head.startswith(b"<") else "onnx"
+
+
+def check_target(path: str, format: str | None) -> str:
+    """The format to write a path in. UsageError where it is plain beforehand that it cannot be written.
+
+    A long pipeline should not run first and fail then.
+    """
+    if path == PIPE:
+        if (format or "onnx") == "onnx" and sys.stdout.isatty():
+            raise UsageError("a binary model is not for a terminal: redirect it, or choose a text with --to")
+        return format or "onnx"
+    found = format or format_for(path, "--to")
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        raise UsageError(f"{path}: is a folder")
+    if not os.path.isdir(folder):
+        raise UsageError(f"{path}: there is no folder {folder!r}")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{path}: the folder {folder!r} cannot be written to")
+    return found
+
+
+def write(model: Model, path: str, format: str, external_data: str) -> None:
+    """Write a model to a file, whole or not at all, or to standard output for "-"."""
+    from onnxad_ir.files import save
+
+    if path == PIPE:
+        import io
+
+        data = io.BytesIO()
+        save(model, data, format)
+        sys.stdout.buffer.write(data.getvalue())
+        sys.stdout.buffer.flush()
+    else:
+        save(model, path, format, external_data)
+
+
+def read_arrays(path: str) -> dict[str, Any]:
+    """The arrays of a .npz file by name; UsageError where it is none."""
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            if not hasattr(data, "files"):
+                raise UsageError(f"{path}: one array without a name; expected a .npz file of arrays by name")
+            return {k: data[k] for k in data.files}
+    except OSError as e:
+        raise UsageError(f"{path}: {e.strerror or e}") from None
+    except (ValueError, zipfile.BadZipFile, EOFError):
+        raise UsageError(f"{path}: not a .npz file of arrays by name") from None

@@ -1,0 +1,49 @@
+"""What every derivative pass does last: no dead, duplicate or identity node is left behind."""
+
+from __future__ import annotations
+
+from onnxad_ir.core import Graph, Model, Node
+from onnxad_passes.cse import Cse
+from onnxad_passes.dce import Dce
+
+
+def tidy(model: Model) -> None:
+    """Drop copies, share equal expressions and drop what nobody reads."""
+    for body in model.bodies():
+        drop_copies(body)
+    Cse().run(model)
+    Dce().run(model)
+
+
+def drop_copies(graph: Graph) -> bool:
+    """Let every reader of an Identity read its operand; True where one went.
+
+    A model's output that copies an inner value gives that value its name; it stays a copy where the value is
+    an input, a constant, or an output itself.
+    """
+    kept: list[Node] = []
+    changed = False
+    for node in graph.nodes:
+        for region in node.regions:
+            changed |= drop_copies(region)
+        if node.op_type != "Identity" or node.domain or not _drop(graph, node):
+            kept.append(node)
+    if len(kept) != len(graph.nodes):
+        graph.nodes[:] = kept
+        changed = True
+    return changed
+
+
+def _drop(graph: Graph, node: Node) -> bool:
+    source, copy = node.inputs[0], node.outputs[0]
+    if source is None:
+        return False
+    if graph in copy.users and not graph.is_region:
+        if source.producer is None or source.graph is not graph or graph in source.users:
+            return False
+        source.name = copy.name
+    if source.type is None:
+        source.type = copy.type
+    copy.replace_by(source)
+    node.detach()
+    return True

@@ -1,0 +1,216 @@
+"""Scan and Loop.
+
+Forward: one loop, whose states and slices come with their tangents.
+
+Reverse: the loop keeps, per iteration, what the adjoint of its body needs and cannot cheaply compute again; a Scan
+sweeps back over that. Cotangents of the states are its states, and so are the sums that captured values receive. The
+sweep over a Loop is guarded: a Scan over no iterations is not allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnxad_ir.builder import Builder, Var
+from onnxad_ir.core import Graph, Node, Value
+from onnxad_ir.types import is_floating
+from onnxad_rules.activity import activity, varying
+from onnxad_rules.kinds import control
+from onnxad_rules.loop_view import LoopView, scan_attributes
+from onnxad_rules.node import NodeView
+from onnxad_rules.recompute import plan, replay
+from onnxad_rules.regions import Adjoint, last, push_region
+from onnxad_rules.ruleset import Ruleset
+from onnxad_rules.tangent_space import add, zeros
+
+
+def _varied_states(loop: LoopView, start: set[int], sources: Iterable[Value], rules: Ruleset) -> set[int]:
+    """The states that carry a derivative: those of `start`, and those that come to depend on one or on `sources`."""
+    varied, sources = set(start), list(sources)
+    states, after = loop.states, loop.next_states
+    while True:
+        reached = varying(
+            loop.region.nodes, [*sources, *(states[k] for k in varied)], rules, loop.op.captures
+        )[0]
+        new = {k for k, v in enumerate(after) if v in reached and is_floating(v.type)} - varied
+        if not new:
+            return varied
+        varied |= new
+
+
+# --- forward
+
+
+def _push_loop(op: Builder, n: NodeView, tangents: Mapping[Value, Var]) -> list[Var | None]:
+    back = last(op, n.node)
+    loop = LoopView(op, n.node)
+    captured = {v: tangents[v] for v in op.captures[n.node] if v in tangents}
+    moving = [m for m, v in enumerate(loop.scanned) if v in tangents]
+    start = {k for k, v in enumerate(loop.carried) if v in tangents}
+    slices = {loop.slices[m]: Value("", loop.slices[m].type, loop.region) for m in moving}
+    varied = sorted(_varied_states(loop, start, [*captured, *slices], n.rules))
+    states = {loop.states[k]: Value("", loop.states[k].type, loop.region) for k in varied}
+
+    region, after, yields = loop.region, loop.next_states, loop.yields
+    seeds = {**captured, **{v: op.var(t) for v, t in (states | slices).items()}}
+    inner, ts = push_region(op, region, seeds, n.rules)
+    ts = ts[loop.tail :]
+    next_tangents = [(ts[k] or zeros(inner, after[k])).value for k in varied]
+    initial = [tangents.get(loop.carried[k]) or zeros(op, loop.carried[k]) for k in varied]
+
+    count, results = loop.count, list(n.node.outputs)
+    out: dict[Value, Var] = {}
+    finals = loop.add_states(list(states.values()), initial, next_tangents)
+    for k, v in zip(varied, finals, strict=True):
+        v.type = results[k].type
+        out[results[k]] = op.var(v)
+    loop.add_slices(list(slices.values()), [tangents[loop.scanned[m]] for m in moving], moving)
+    for i in range(len(yields)):
+        t, r = ts[count + i], results[count + i]
+        if t is not None and is_floating(r.type):
+            out[r] = op.var(loop.add_stack(t.value, r.type, i))
+    op.captures.forget(n.node)
+    back()
+    return [out.get(v) for v in n.node.outputs]
+
+
+# --- reverse
+
+
+@dataclass
+class _Scanned:
+    """What the sweep back reads: an operand, how the loop read or stacked it, and the slice inside."""
+
+    operand: Value
+    axis: int
+    direction: int
+    slice: Value
+
+
+@control("Loop", forward=_push_loop)
+@control("Scan", forward=_push_loop)
+def _pull_loop(
+    op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iterable[Value]
+) -> list[tuple[Value, Var]]:
+    wanted = set(wanted)
+    loop = LoopView(op, n.node)
+    cts = [*cts, *[None] * (len(n.node.outputs) - len(cts))]
+    states, after, slices, yields = loop.states, loop.next_states, loop.slices, loop.yields
+    captured = [v for v in op.captures[n.node] if v in wanted]
+    moving = [m for m, v in enumerate(loop.scanned) if v in wanted]
+    sources = [*captured, *(slices[m] for m in moving)]
+    varied = _varied_states(loop, {k for k, v in enumerate(loop.carried) if v in wanted}, sources, n.rules)
+    sources += [states[k] for k in sorted(varied)]
+    seeded = [i for i, ct in enumerate(cts[loop.count :]) if ct is not None]
+    useful = {k for k in varied if cts[k] is not None}
+    while True:
+        sinks = [*(yields[i] for i in seeded), *(after[k] for k in useful)]
+        active = activity(loop.region, sources, sinks, n.rules, op.captures)
+        new = {k for k in varied if states[k] in active} - useful
+        if not new:
+            break
+        useful |= new
+
+    a = Adjoint(op, loop.region, n.rules)
+    through = sorted(useful)
+    for k in through:
+        a.seed(after[k], op.var(a.input(states[k].type)))
+    scans: list[_Scanned] = []
+    for i in seeded:
+        ct = cts[loop.count + i]
+        if yields[i] in active and ct is not None:
+            v = a.input(yields[i].type)
+            scans.append(_Scanned(ct.value, loop.out_axes[i], loop.out_directions[i], v))
+            a.seed(yields[i], op.var(v))
+    a.sweep(active)
+
+    outputs = [a.total(states[k]) or zeros(a.op, states[k]) for k in through]
+    initial = [cts[k] or zeros(op, loop.finals[k]) for k in through]
+    targets = [(v, c) for v in captured if (c := a.total(v)) is not None]
+    sums: list[Value] = []
+    for v, c in targets:
+        sums.append(a.input(v.type))
+        outputs.append(add(a.op, a.op.var(sums[-1]), c))
+        initial.append(zeros(op, v))
+    moved = [(m, c) for m in moving if (c := a.total(slices[m])) is not None]
+    if not (through or targets or moved):
+        return []
+    a.graph.set_outputs([v.value for v in (*outputs, *(c for _, c in moved))])
+    a.prune()
+    _provide(loop, a, scans)
+    a.hoist()
+
+    if not scans:
+        scans.append(_anything(loop, a))
+    ahead = a.graph.inputs[: len(through)]
+    a.graph.inputs[:] = [*ahead, *sums, *(s.slice for s in scans)]
+    for i, v in enumerate(a.graph.inputs):
+        v.index = i
+    results = _sweep_back(op, loop, a.graph, initial, scans, [m for m, _ in moved])
+    received: list[tuple[Value, Var]] = []
+    for k, ct in zip(through, results, strict=False):
+        if loop.carried[k] in wanted:
+            received.append((loop.carried[k], ct))
+    rest = results[len(through) :]
+    received += zip([*(v for v, _ in targets), *(loop.scanned[m] for m, _ in moved)], rest, strict=True)
+    return received
+
+
+def _provide(loop: LoopView, a: Adjoint, scans: list[_Scanned]) -> None:
+    """Give the adjoint what it reads of the primal body: scanned again, stacked by the loop, or computed again."""
+    a.move_shapes()
+    slices, yields = loop.slices, loop.yields
+    again = {v: (loop.scanned[m], loop.in_axes[m], loop.in_directions[m]) for m, v in enumerate(slices)}
+    for i, v in enumerate(yields):
+        again.setdefault(v, (loop.stacks[i], loop.out_axes[i], loop.out_directions[i]))
+    taped, computed = plan(loop.region, a.residuals(), set(again))
+    for v in taped:
+        again[v] = (loop.add_stack(v), 0, 0)
+    replay(a, computed)
+    for v in a.residuals():
+        operand, axis, direction = again[v]
+        s = _Scanned(operand, axis, direction, a.input(v.type))
+        scans.append(s)
+        a.retarget(v, s.slice)
+
+
+def _anything(loop: LoopView, a: Adjoint) -> _Scanned:
+    """Something to scan for the number of iterations alone."""
+    if loop.is_scan:
+        return _Scanned(loop.scanned[0], loop.in_axes[0], loop.in_directions[0], a.input(loop.slices[0].type))
+    counter = loop.region.inputs[0]
+    return _Scanned(loop.add_stack(counter), 0, 0, a.input(counter.type))
+
+
+def _sweep_back(
+    op: Builder, loop: LoopView, body: Graph, initial: Sequence[Var], scans: Sequence[_Scanned], moved: Sequence[int]
+) -> list[Var]:
+    """The Scan that runs `body` from the last iteration to the first."""
+    attributes = {
+        "body": body,
+        "num_scan_inputs": len(scans),
+        **scan_attributes(
+            tuple(s.axis for s in scans),
+            tuple(1 - s.direction for s in scans),
+            tuple(loop.in_axes[m] for m in moved),
+            tuple(1 - loop.in_directions[m] for m in moved),
+        ),
+    }
+    types = [v.value.type for v in initial] + [loop.scanned[m].type for m in moved]
+    operands = [*(v.value for v in initial), *(s.operand for s in scans)]
+    sweep = Node("Scan", operands, attributes, ("",) * len(types), name=op.label)
+    if loop.runs_at_least_once():
+        return [op.var(v) for v in op.place_typed(sweep, types)]
+    trips = op.Shape(op.var(scans[0].operand), start=0, end=1)
+    some, none = op.region("iterations"), op.region("no_iterations")
+    some.graph.set_outputs(some.place_typed(sweep, types))
+    none.graph.set_outputs([v.value for v in initial])
+    guard = Node(
+        "If",
+        (op.Greater(op.scalar(trips), 0).value,),
+        {"then_branch": some.graph, "else_branch": none.graph},
+        ("",) * len(types),
+        name=op.label,
+    )
+    return [op.var(v) for v in op.place_typed(guard, types)]

@@ -1,0 +1,66 @@
+"""What the way back through a loop keeps of every iteration, and what it computes again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from onnxad_ir.core import Graph, Node, Value, clone_node
+from onnxad_rules.regions import CHEAP, Adjoint
+
+#: Operators that give other results when they run again.
+RANDOM = frozenset(
+    {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+
+
+def plan(region: Graph, needed: Iterable[Value], there: set[Value]) -> tuple[list[Value], list[Node]]:
+    """The values to keep of every iteration, and the nodes to run again, for the values `needed`.
+
+    `there`: what can be had anyway. A value is computed again where that takes cheap operators only, on values that
+    are there, are kept, or come from outside of the loop; or where it is the same in every iteration.
+    """
+    wanted = set(needed)
+    kept: list[Value] = []
+    had = set(there)
+    constant: set[Value] = set()
+    for v in region.inputs:
+        if v in wanted and v not in had:
+            kept.append(v)
+            had.add(v)
+    runnable: set[Value] = set()
+    for n in region.nodes:
+        inner = [v for v in n.inputs if v is not None and v.graph is region]
+        fixed = not n.regions and n.op_type not in RANDOM and all(v in constant for v in inner)
+        cheap = n.op_type in CHEAP and not n.domain
+        again = fixed or (cheap and all(v in had or v in runnable for v in inner))
+        if fixed:
+            constant.update(n.outputs)
+        for v in n.outputs:
+            if again:
+                runnable.add(v)
+            elif v in wanted and v not in had:
+                kept.append(v)
+                had.add(v)
+    wanted -= had
+    nodes: list[Node] = []
+    for n in reversed(region.nodes):
+        if any(v in wanted for v in n.outputs):
+            nodes.append(n)
+            wanted.update(v for v in n.inputs if v is not None and v.graph is region and v not in had)
+    nodes.reverse()
+    return kept, nodes
+
+
+def replay(a: Adjoint, nodes: Sequence[Node]) -> None:
+    """Run nodes of the primal region again in the adjoint, ahead of what is there, and let it read their results."""
+    mapping: dict[Value, Value] = {}
+    copies: list[Node] = []
+    for n in nodes:
+        copy = clone_node(n, mapping)
+        copy.graph = a.graph
+        copy.name = a.op.label
+        copies.append(copy)
+    for old, new in mapping.items():
+        new.name = ""
+        a.retarget(old, new)
+    a.graph.nodes[:0] = copies
