@@ -290,6 +290,11 @@ class Graph:
         for v in self.outputs:
             v.users[self] = v.users.get(self, 0) + 1
 
+    def add_output(self, v: Value) -> None:
+        """Append an output."""
+        self.outputs = (*self.outputs, v)
+        v.users[self] = v.users.get(self, 0) + 1
+
     def detach(self) -> None:
         """Drop every use this graph and its nodes make of values."""
         self.set_outputs(())

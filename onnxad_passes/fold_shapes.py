@@ -30,9 +30,9 @@ class FoldShapes(Pass):
     def run(self, model: Model) -> bool:
         folder = _Folder(model)
         folder.graph(model.graph)
-        if folder.changed:
+        if folder.folded:
             drop_dead(model.graph)
-        return True  # types may have been added
+        return folder.changed
 
 
 class _Folder:
@@ -40,6 +40,7 @@ class _Folder:
         self.model = model
         self.inference = Inference(model, region=self.graph)
         self.root = model.graph
+        self.folded = False  # something is left to be dropped
         self.changed = False
 
     def graph(self, graph: Graph) -> None:
@@ -54,7 +55,9 @@ class _Folder:
             self.inline(graph, node, branch, pinned)
             return
         graph.nodes.append(node)
+        before = [v.type for v in node.outputs]
         self.inference.node(node)
+        self.changed |= any(v.type != t for v, t in zip(node.outputs, before, strict=True))
         v = node.outputs[0]
         if len(node.outputs) == 1 and v.users and v not in pinned and v.dtype not in FLOATING:
             value = _value(node)
@@ -63,7 +66,7 @@ class _Folder:
                 constant.content = v.content
                 v.replace_by(constant)
                 v.name = ""
-                self.changed = True
+                self.folded = self.changed = True
 
     def inline(self, graph: Graph, node: Node, branch: Graph, pinned: set[Value]) -> None:
         """Put the nodes of a branch in the place of its If."""
@@ -79,7 +82,7 @@ class _Folder:
         for v, new in zip(node.outputs, outputs, strict=True):
             substitute(graph, graph.nodes, v, new)
         node.detach()
-        self.changed = True
+        self.folded = self.changed = True
 
 
 def _taken_branch(node: Node) -> Graph | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from onnxad_ir.core import Model
+from onnxad_ir.diagnostics import ModelError, UsageError
 from onnxad_ir.verify import verify
 
 
@@ -62,7 +63,9 @@ class PassManager:
     changed the model. `instruments`: watchers.
     """
 
-    def __init__(self, passes: Iterable[Pass], verify_each: bool = True, instruments: Sequence[Instrument] = ()):
+    def __init__(
+        self, passes: Iterable[Pass], verify_each: bool = True, instruments: Sequence[Instrument] = ()
+    ):
         self.passes = tuple(passes)
         self.verify_each = verify_each
         self.instruments = tuple(instruments)
@@ -74,15 +77,17 @@ class PassManager:
         done: set[str] = set()
         order: list[Pass] = []
 
-        def add(p: Pass) -> None:
+        def add(p: Pass, waiting: tuple[str, ...]) -> None:
+            if p.name in waiting:
+                raise UsageError(f"pass {p.name!r} needs itself: {' needs '.join((*waiting, p.name))}")
             for name in p.requires:
                 if name not in done:
-                    add(lookup(name)())
+                    add(lookup(name)(), (*waiting, p.name))
             done.add(p.name)
             order.append(p)
 
         for p in self.passes:
-            add(p)
+            add(p, ())
         return order
 
     def run(self, model: Model) -> bool:
@@ -108,7 +113,7 @@ class PassManager:
             modified = p.run(model)
             seconds = time.perf_counter() - start
             if modified and self.verify_each:
-                verify(model)
+                _verify_after(p, model)
         except Exception as error:
             for i in self.instruments:
                 i.failed(p, model, error)
@@ -116,3 +121,10 @@ class PassManager:
         for i in self.instruments:
             i.after(p, model, modified, seconds)
         return modified
+
+
+def _verify_after(p: Pass, model: Model) -> None:
+    try:
+        verify(model)
+    except ModelError as e:
+        raise ModelError(f"after pass {p.name!r}, whose fault this is: {e}") from None

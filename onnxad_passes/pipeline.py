@@ -38,20 +38,21 @@ def parse_pipeline(text: str) -> list[Pass]:
             scan.skip()
             while not scan.take("}"):
                 name = scan.word("the name of an option, or }")
-                if not scan.take("="):
-                    options[name] = ["true"]
-                else:
-                    options[name] = [scan.word(f"a value for {name}", empty=True)]
-                    while scan.take(","):
-                        options[name].append(scan.word(f"another value for {name}"))
+                if name in options:
+                    raise UsageError(f"option {name!r} of pass {cls.name!r} is given twice")
+                options[name] = scan.values(name) if scan.take("=") else ["true"]
                 scan.skip()
                 if scan.done:
                     raise scan.error("}")
         passes.append(make_pass(cls, options))
         scan.skip()
-        if not scan.done and not scan.take(","):
+        if scan.done:
+            break
+        if not scan.take(","):
             raise scan.error(", between passes")
         scan.skip()
+        if scan.done:
+            raise scan.error("the name of a pass")
     if not passes:
         raise UsageError("the pipeline is empty; name at least one pass")
     return passes
@@ -112,7 +113,8 @@ def _form(kind: str) -> str:
         return "a,b,..."
     if "bool" in kind:
         return "true|false"
-    return "N" if "int" in kind else "text"
+    forms = [form for word, form in (("int", "N"), ("float", "X"), ("str", "text")) if word in kind]
+    return "|".join(forms) or "text"
 
 
 def make_pass(cls: type[Pass], options: dict[str, list[str]]) -> Pass:
@@ -132,19 +134,20 @@ def make_pass(cls: type[Pass], options: dict[str, list[str]]) -> Pass:
 
 def _convert(cls: type[Pass], name: str, kind: str, words: list[str]) -> Any:
     if "tuple" in kind:
-        return tuple(w for w in words if w)
-    if len(words) != 1:
+        return tuple(words)
+    if len(words) > 1:
         raise UsageError(f"option {name!r} of pass {cls.name!r} takes one value, not {len(words)}")
-    word = words[0]
+    word = words[0] if words else ""
     if "bool" in kind:
         if word.lower() in ("true", "1", "yes"):
             return True
         if word.lower() in ("false", "0", "no"):
             return False
         raise UsageError(f"option {name!r} of pass {cls.name!r} is true or false, not {word!r}")
-    if "int" in kind:
+    number = int if "int" in kind else float if "float" in kind else None
+    if number is not None:
         try:
-            return int(word)
+            return number(word)
         except ValueError:
             if "str" not in kind:
                 raise UsageError(f"option {name!r} of pass {cls.name!r} is a number, not {word!r}") from None
@@ -185,11 +188,18 @@ class _Scanner:
             return True
         return False
 
-    def word(self, expected: str, empty: bool = False) -> str:
+    def values(self, name: str) -> list[str]:
+        """The values of an option; none where nothing follows its equals sign."""
+        if _WORD.match(self.text, self.at) is None:
+            return []
+        found = [self.word(f"a value for {name}")]
+        while self.take(","):
+            found.append(self.word(f"another value for {name}"))
+        return found
+
+    def word(self, expected: str) -> str:
         m = _WORD.match(self.text, self.at)
         if m is None:
-            if empty:
-                return ""
             raise self.error(expected)
         self.at = m.end()
         w = m.group()

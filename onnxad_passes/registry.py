@@ -18,7 +18,10 @@ def all_passes() -> dict[str, type[Pass]]:
 
     found: dict[str, type[Pass]] = {p.name: p for p in BUILTIN}
     for point in entry_points(group="onnxad.passes"):
-        cls = point.load()
+        try:
+            cls = point.load()
+        except (ImportError, AttributeError) as e:
+            raise UsageError(f"pass {point.name!r} cannot be loaded from {point.value}: {e}") from None
         if not (isinstance(cls, type) and issubclass(cls, Pass)):
             raise UsageError(f"entry point {point.name!r} of group onnxad.passes is no Pass class: {cls!r}")
         if found.setdefault(cls.name, cls) is not cls:

@@ -19,10 +19,8 @@ from onnxad_rules.node import NodeView
 #: How many nodes a walk looks at.
 REACH = 12
 
-_MOVES = frozenset(
-    """Identity Reshape Flatten Squeeze Unsqueeze Transpose Expand Concat Split Slice Gather Cast Neg Abs
-    ReduceSum ReduceMean Mul""".split()
-)
+_SHAPED = frozenset("Reshape Flatten Squeeze Unsqueeze Transpose Expand Concat Split Slice Gather".split())  # noqa: SIM905
+_MOVES = _SHAPED | frozenset(["Identity", "Cast", "Neg", "Abs", "Mul", "ReduceSum", "ReduceMean"])
 #: Operators that keep a zero zero (a cut-off place stays recognisable behind them).
 _KEEP_ZERO = _MOVES | frozenset(["Relu", "LeakyRelu", "Clip", "Max", "Min", "Where", "Pow", "Div"])
 #: Operators that let an infinity through.

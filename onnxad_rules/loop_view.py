@@ -122,7 +122,7 @@ class LoopView:
 
     def add_stack(self, value: Value, t: Type | None = None, like: int | None = None) -> Value:
         """Stack one more value of the body, along axis 0 or the way of the result at position `like`."""
-        self.region.set_outputs([*self.region.outputs, value])
+        self.region.add_output(value)
         self.out_axes += (0 if like is None else self.out_axes[like],)
         self.out_directions += (0 if like is None else self.out_directions[like],)
         self._attributes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from onnxad_ir.core import Graph, Node, Value, clone_node
+from onnxad_ir.traverse import Captures
 from onnxad_rules.regions import CHEAP, Adjoint
 
 #: Operators that give other results when they run again.
@@ -13,7 +14,9 @@ RANDOM = frozenset(
 )
 
 
-def plan(region: Graph, needed: Iterable[Value], there: set[Value]) -> tuple[list[Value], list[Node]]:
+def plan(
+    region: Graph, needed: Iterable[Value], there: set[Value], captures: Captures
+) -> tuple[list[Value], list[Node]]:
     """The values to keep of every iteration, and the nodes to run again, for the values `needed`.
 
     `there`: what can be had anyway. A value is computed again where that takes cheap operators only, on values that
@@ -41,14 +44,20 @@ def plan(region: Graph, needed: Iterable[Value], there: set[Value]) -> tuple[lis
             elif v in wanted and v not in had:
                 kept.append(v)
                 had.add(v)
-    wanted -= had
+    return kept, producers(region, wanted - had, had, captures)
+
+
+def producers(region: Graph, wanted: set[Value], had: set[Value], captures: Captures) -> list[Node]:
+    """The nodes of a region that compute `wanted` from values of `had`, inputs and values from outside."""
+    missing = set(wanted)
     nodes: list[Node] = []
     for n in reversed(region.nodes):
-        if any(v in wanted for v in n.outputs):
+        if any(v in missing for v in n.outputs):
             nodes.append(n)
-            wanted.update(v for v in n.inputs if v is not None and v.graph is region and v not in had)
+            reads = (*n.inputs, *captures[n]) if n.regions else n.inputs
+            missing.update(v for v in reads if v is not None and v.graph is region and v not in had)
     nodes.reverse()
-    return kept, nodes
+    return nodes
 
 
 def replay(a: Adjoint, nodes: Sequence[Node]) -> None:

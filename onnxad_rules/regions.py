@@ -240,11 +240,13 @@ def stacked(t: Type | None, length: Dim, op: Builder) -> Type | None:
     return TensorType(t.dtype, None if outer.shape is None else (length, *outer.shape))
 
 
-def dummy(op: Builder, t: Type | None) -> Value:
-    """A value of the element type and rank of `t` that nobody reads."""
+def dummy(op: Builder, t: Type | None, exact: bool = False) -> Value:
+    """A value of the element type and rank of `t` that nobody reads: an empty one, or with `exact` one of its shape."""
     if isinstance(t, TensorType):
+        if exact and t.shape is not None:
+            v: Var = op.Expand(op.const(0, t.dtype), op.shape_of(t.shape))
+            return v.value
         return op.const(np.zeros((0,) * (t.rank or 0)), t.dtype).value
     if isinstance(t, SequenceType) and isinstance(t.elem, TensorType):
-        v: Var = op.SequenceEmpty(dtype=int(t.elem.dtype))
-        return v.value
+        return op.SequenceEmpty(dtype=int(t.elem.dtype)).value  # type: ignore[no-any-return]
     raise UnsupportedOperator(f"a value of type {t} cannot be carried from a branch to its derivative")

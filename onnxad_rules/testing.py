@@ -142,36 +142,12 @@ def run_in_ort(proto: onnx.ModelProto, level: int = 0) -> Runner:
 
 
 def run_in_reference(proto: onnx.ModelProto) -> Runner:
-    """A function from feeds to results, in onnx's reference evaluator, with Erf and Gelu of full precision in float64."""
-    import math
-
+    """A function from feeds to results, in onnx's reference evaluator, with `full_precision` operators."""
     from onnx.reference import ReferenceEvaluator
-    from onnx.reference.op_run import OpRun
 
-    def erf(x: Array) -> Array:
-        return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x)).reshape(x.shape)
+    from onnxad_rules.full_precision import OPERATORS
 
-    class Erf(OpRun):  # type: ignore[misc]
-        """onnx's own computes in float32."""
-
-        op_domain = ""
-
-        def _run(self, x: Array) -> tuple[Array]:
-            return (erf(x).astype(x.dtype),)
-
-    class Gelu(OpRun):  # type: ignore[misc]
-        """onnx's own computes in float32."""
-
-        op_domain = ""
-
-        def _run(self, x: Array, approximate: str = "none") -> tuple[Array]:
-            if approximate == "tanh":
-                inner = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
-            else:
-                inner = erf(x / math.sqrt(2))
-            return ((x * (1 + inner) / 2).astype(x.dtype),)
-
-    evaluator = ReferenceEvaluator(proto, new_ops=[Erf, Gelu])
+    evaluator = ReferenceEvaluator(proto, new_ops=OPERATORS)
     names = {i.name for i in proto.graph.input}
     return lambda feeds: [np.asarray(r) for r in evaluator.run(None, {k: v for k, v in feeds.items() if k in names})]
 

@@ -68,9 +68,9 @@ def _double_graph(graph):
                 _double_graph(a.g)
             elif a.name in ("to", "stash_type", "softmax_precision") and a.i == TensorProto.FLOAT:
                 a.i = TensorProto.DOUBLE
-        if node.op_type in ("LayerNormalization", "RMSNormalization") and "stash_type" not in [
-            a.name for a in node.attribute
-        ]:
+        if node.op_type in ("LayerNormalization", "RMSNormalization") and not any(
+            a.name == "stash_type" for a in node.attribute
+        ):
             node.attribute.append(onnx.helper.make_attribute("stash_type", TensorProto.DOUBLE))
 
 

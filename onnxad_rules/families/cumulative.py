@@ -22,9 +22,9 @@ linear(
 
 @pushforward("CumProd")
 def _cumprod(op: Builder, n: NodeView, t: Any) -> Var:
-    """y cumsum(t / x) over the factors that are not zero; for each that is, the product of the others times
-       t.
-    A row per zero factor (`rows_of_zeros`): its tangent from where it takes part, times the product without it.
+    """y cumsum(t / x) over the factors that are not zero; for each zero, t times the product of the others.
+
+    A row per zero factor (`rows_of_zeros`): its tangent where it takes part, times the product without it.
     """
     x, zero = n.x, is_zero(op, n.x)
     how = {"exclusive": _flag(n.exclusive), "reverse": _flag(n.reverse)}
@@ -33,7 +33,7 @@ def _cumprod(op: Builder, n: NodeView, t: Any) -> Var:
     axis = _behind_rows(op, n.axis)
     others = op.CumProd(op.where(here, 1, x), axis, **how)
     own = op.CumSum(op.where(here, t.x, 0), axis, **how)
-    return smooth + op.ReduceSum(own * others, [0], keepdims=0)
+    return smooth + op.ReduceSum(own * others, [0], keepdims=0)  # type: ignore[no-any-return]
 
 
 def _behind_rows(op: Builder, axis: Var) -> Var:

@@ -164,7 +164,7 @@ def _provide(loop: LoopView, a: Adjoint, scans: list[_Scanned]) -> None:
     again = {v: (loop.scanned[m], loop.in_axes[m], loop.in_directions[m]) for m, v in enumerate(slices)}
     for i, v in enumerate(yields):
         again.setdefault(v, (loop.stacks[i], loop.out_axes[i], loop.out_directions[i]))
-    taped, computed = plan(loop.region, a.residuals(), set(again))
+    taped, computed = plan(loop.region, a.residuals(), set(again), loop.op.captures)
     for v in taped:
         again[v] = (loop.add_stack(v), 0, 0)
     replay(a, computed)

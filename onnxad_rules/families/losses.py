@@ -28,7 +28,7 @@ def _loss(op: Builder, n: NodeView, log_prob: Var, labels: Var, weights: Var | N
     if weight is not None:
         loss = loss * weight
     if n.reduction == "none":
-        return loss
+        return loss  # type: ignore[no-any-return]
     if n.reduction == "mean" and weight is None:
         return op.ReduceMean(loss, keepdims=0)  # type: ignore[no-any-return]
     total = op.ReduceSum(loss, keepdims=0)

@@ -49,11 +49,11 @@ def _base(op: Builder, n: NodeView, x: Var) -> Var | None:
     if p == 0.5:
         return x * 0.5 / positive(op, n.Z)
     if p == 2:
-        return x * (n.X + n.X)
+        return x * (n.X + n.X)  # type: ignore[no-any-return]
     if p == 3:
-        return x * (n.X * n.X * 3)
+        return x * (n.X * n.X * 3)  # type: ignore[no-any-return]
     if p > 1:
-        return x * (op.Pow(n.X, _exponent(op, n, p - 1)) * p)
+        return x * (op.Pow(n.X, _exponent(op, n, p - 1)) * p)  # type: ignore[no-any-return]
     # infinite at 0: dividing by X^(1-Y) keeps zero times it zero; a whole power may be negative
     power = op.Pow(n.X, _exponent(op, n, 1 - p))
     return x * p / (divisor(op, n, power) if p == int(p) else positive(op, power))
@@ -68,7 +68,7 @@ def _base_by_computed_exponent(op: Builder, n: NodeView, x: Var) -> Var:
     # infinite where the base is 0 and the exponent below 1, but zero where the exponent is 0
     steep = op.And(op.Equal(base, op.like(0, base)), op.Less(y, op.like(1, y)))
     instead = op.where(op.Equal(y, op.like(0, y)), op.like(1, base), SMALLEST[base.dtype])
-    return x * (y * op.Pow(op.where(steep, instead, base), y - 1))
+    return x * (y * op.Pow(op.where(steep, instead, base), y - 1))  # type: ignore[no-any-return]
 
 
 def _power(op: Builder, n: NodeView, x: Var) -> Var:

@@ -14,7 +14,7 @@ from typing import Any
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import DataType
-from onnxad_rules.kinds import decompose, pushforward
+from onnxad_rules.kinds import pushforward
 from onnxad_rules.node import NodeView
 from onnxad_rules.windows import extent, per_channel, reshape, spatial_size
 
@@ -133,26 +133,30 @@ def _instance(op: Builder, n: NodeView, t: Any) -> Var | None:
     )
 
 
-@decompose("GroupNormalization")
-def _group(op: Builder, n: NodeView) -> Var:
-    """An InstanceNormalization of groups; scale and bias are one number a channel, before opset 21 one a group."""
-    wide = _wide(n.X.dtype, n.node.attributes.get("stash_type", 1))
+@pushforward("GroupNormalization")
+def _group(op: Builder, n: NodeView, t: Any) -> Var | None:
+    """Standardized over each group of channels; scale and bias are one number a channel, before opset 21 one a group."""
+    wide = int(_wide(n.X.dtype, n.node.attributes.get("stash_type", 1)))
     groups, channels = n.num_groups, extent(op, n.X, 1)
-    x = op.Cast(n.X, to=int(wide))
-    size = spatial_size(op, n.X)
     per_group = channels // groups if isinstance(channels, int) else channels / groups
-    split = reshape(op, x, [extent(op, n.X, 0), groups, per_group * size])
-    ones, zeros = op.const([1.0] * groups, wide), op.const([0.0] * groups, wide)
-    flat = op.InstanceNormalization(split, ones, zeros, epsilon=n.epsilon)
-    scale, bias = (op.Cast(v, to=int(wide)) for v in (n.scale, n.bias))
-    if n.facts.since < 21:
-        spread = [groups, 1]
-        return op.Cast(
-            op.reshape_like(flat * op.Reshape(scale, spread) + op.Reshape(bias, spread), n.X),
-            to=int(n.X.dtype),
-        )
-    y = op.reshape_like(flat, n.X) * per_channel(op, scale, n.X) + per_channel(op, bias, n.X)
-    return op.Cast(y, to=int(n.X.dtype))  # type: ignore[no-any-return]
+    flat = [extent(op, n.X, 0), groups, per_group * spatial_size(op, n.X)]
+
+    def split(x: Var) -> Var:
+        return reshape(op, op.Cast(x, to=wide), flat)
+
+    def spread(v: Var) -> Var:
+        v = op.Cast(v, to=wide)
+        return per_channel(op, v, n.X) if n.facts.since >= 21 else op.Reshape(v, [groups, 1])
+
+    def joined(x: Var) -> Var:
+        return op.reshape_like(x, n.X)
+
+    standard, _ = standardize(op, split(n.X), op.const([2]), n.epsilon)
+    value, tangent = standard.value, _maybe(lambda x: standard.tangent(op, split(x)), t.X)
+    if n.facts.since >= 21:
+        value, tangent = joined(value), _maybe(joined, tangent)
+    y = _affine(tangent, spread(n.scale), value, _maybe(spread, t.scale), _maybe(spread, t.bias))
+    return _maybe(lambda v: op.Cast(joined(op.expand_to(v, value)), to=int(n.X.dtype)), y)
 
 
 # --- over the last axes

@@ -154,7 +154,7 @@ def _prod(op: Builder, n: NodeView, t: Any) -> Var:
     axes = _axes_behind_rows(op, n)
     others = op.ReduceProd(op.where(here, 1, x), axes, **how)
     own = op.ReduceSum(op.where(here, t.data, 0), axes, **how)
-    return smooth + op.ReduceSum(own * others, [0], keepdims=0)
+    return smooth + op.ReduceSum(own * others, [0], keepdims=0)  # type: ignore[no-any-return]
 
 
 def _axes_behind_rows(op: Builder, n: NodeView) -> Var:
@@ -169,7 +169,7 @@ def _axes_behind_rows(op: Builder, n: NodeView) -> Var:
         return _all_axes(op, n)
     given = n.axes + op.Cast(op.GreaterOrEqual(n.axes, op.const(0)), to=int(DataType.INT64))
     if n.noop_with_empty_axes:
-        return given
+        return given  # type: ignore[no-any-return]
     # no axes at run time mean all of them, but for that of the rows
     none = op.Cast(op.Equal(op.Size(n.axes), op.const(0)), to=int(DataType.INT64))
     count = op.Mul(op.Reshape(none, [1]), op.rank(n.data) if rank is None else op.const([rank]))

@@ -59,7 +59,7 @@ def _extreme(formal: str, result: str) -> Fn:
             return 1
         at = [op.cast_like(op.Equal(x, y), y) for x in xs]
         count = op.add_n(at)
-        return at[i] / count  # type: ignore[operator, no-any-return]
+        return at[i] / count
 
     return partial
 

@@ -14,17 +14,17 @@ from onnxad_rules.node import NodeView
 def _softmax(op: Builder, n: NodeView, t: Any) -> Var:
     """y t - y sum(y t).
 
-    A row in which everything is minus infinity has no softmax; where the model goes on to throw such rows away,
-    they pass no derivative on.
+    A row in which everything is minus infinity has no softmax; where the model goes on to throw such rows
+    away, they pass no derivative on.
     """
     y = n.output
     if may_be_dropped(op, n):
         y = op.where(op.IsNaN(y), 0, y)
     weighted = y * t.input
-    return weighted - y * op.ReduceSum(weighted, [n.axis], keepdims=1)
+    return weighted - y * op.ReduceSum(weighted, [n.axis], keepdims=1)  # type: ignore[no-any-return]
 
 
 @pushforward("LogSoftmax")
 def _log_softmax(op: Builder, n: NodeView, t: Any) -> Var:
     """t - sum(exp(y) t)."""
-    return t.input - op.ReduceSum(op.Exp(n.output) * t.input, [n.axis], keepdims=1)
+    return t.input - op.ReduceSum(op.Exp(n.output) * t.input, [n.axis], keepdims=1)  # type: ignore[no-any-return]

@@ -88,19 +88,19 @@ def test_third_party_passes(entry_points):
 
 def test_a_name_can_be_taken_once(entry_points):
     entry_points("Impostor")
-    with pytest.raises(UsageError, match="two passes are called 'dce'.*third_party:Impostor"):
+    with pytest.raises(UsageError, match=r"two passes are called 'dce'.*third_party:Impostor"):
         registry.lookup("dce")
 
 
 def test_entry_points_hold_passes(entry_points):
     entry_points("NOT_A_PASS")
-    with pytest.raises(UsageError, match="'NOT_A_PASS'.*no Pass class"):
+    with pytest.raises(UsageError, match=r"'NOT_A_PASS'.*no Pass class"):
         registry.lookup("dce")
 
 
 def test_an_entry_point_that_does_not_load(entry_points):
     entry_points("Missing")
-    with pytest.raises(UsageError, match="'Missing'.*cannot be loaded.*third_party:Missing"):
+    with pytest.raises(UsageError, match=r"'Missing'.*cannot be loaded.*third_party:Missing"):
         registry.lookup("dce")
 
 

@@ -4,7 +4,7 @@
     python tests/recorded/record.py
 
 For every model and opset it writes NAME_OPSET.onnx, and per model NAME.npz with the inputs, the output, the cotangent
-of the output, and what autograd makes of it for every floating input and every parameter.
+of the output, every parameter, and autograd's gradient of every floating input and every parameter.
 """
 
 import pathlib
@@ -183,7 +183,8 @@ def main():
         arrays = {f"in_{i}": x.detach().numpy() for i, x in enumerate(inputs)}
         arrays |= {"out": y.detach().numpy(), "cotangent": cotangent.numpy()}
         arrays |= {f"grad_in_{i}": x.grad.numpy() for i, x in enumerate(xs) if x.grad is not None}
-        arrays |= {f"grad_{n}": p.grad.numpy() for n, p in module.named_parameters()}
+        for n, p in module.named_parameters():
+            arrays |= {f"grad_{n}": p.grad.numpy(), f"weight_{n}": p.detach().numpy()}
         np.savez_compressed(HERE / f"{name}.npz", **arrays)
         for opset in OPSETS:
             # the exporter's optimizer folds weights away: at one opset every parameter is to be found in the model

@@ -144,7 +144,7 @@ def test_half_precision(op):
 
 
 def chain(nodes, x, constants=()):
-    """The gradient of the sum of y along a chain of nodes from x, reverse and forward, and in ONNX Runtime."""
+    """The gradient of the sum of y along a chain of nodes from x, in both modes and evaluators."""
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(x.shape)) for name in "xy"]
     init = [onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in dict(constants).items()]
     graph = helper.make_graph(nodes, "g", info[:1], info[1:], init)
