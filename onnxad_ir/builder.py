@@ -21,6 +21,7 @@ from onnxad_ir.fold import FOLD_LIMIT, evaluate
 from onnxad_ir.idioms import Idioms
 from onnxad_ir.infer import Inference
 from onnxad_ir.peephole import peephole
+from onnxad_ir.spelling import SPELLINGS
 from onnxad_ir.traverse import Captures
 from onnxad_ir.types import FLOATING, DataType, Shape, TensorType, Type
 
@@ -298,6 +299,8 @@ class Builder(Idioms):
     ) -> tuple[Value, ...]:
         """The results of an operator: existing values where an identity, a constant or an equal node gives them."""
         if not domain and outputs == 1:
+            if (respell := SPELLINGS.get(op_type)) is not None:
+                inputs = respell(self, inputs, attributes) or inputs
             if (same := peephole(self, op_type, inputs, attributes)) is not None:
                 return (same,)
             if (folded := self._fold(op_type, inputs, attributes)) is not None:
@@ -316,7 +319,10 @@ class Builder(Idioms):
                     return found
             except TypeError:  # an attribute that does not hash
                 key = None
-        node = Node(op_type, inputs, attributes, ("",) * outputs, domain, self.label)
+        # a result that turns out unused before one that is used is named all the same: onnx's reference evaluator
+        # mistakes the omitted result "" for the omitted operand "" of later nodes
+        names = (op_type.lower(),) * (outputs - 1) + ("",)
+        node = Node(op_type, inputs, attributes, names, domain, self.label)
         return self.place(node, key)
 
     def place(self, node: Node, key: Any = None) -> tuple[Value, ...]:

@@ -46,9 +46,9 @@ def _inline_nodes(
         else:
             inputs = [None if v is None else env.get(v, v) for v in node.inputs]
             attrs = _resolve(node.attributes, attributes)
+            while inputs and inputs[-1] is None:
+                inputs.pop()
             if simplify:
-                while inputs and inputs[-1] is None:
-                    inputs.pop()
                 results = op.emit(node.op_type, inputs, attrs, len(node.outputs), node.domain)
             else:
                 names = [v.name for v in node.outputs]
@@ -94,7 +94,7 @@ def _inline_branch(
 
 def _copy_constant(op: Builder, constant: Value) -> Value:
     assert constant.const is not None
-    return op.root.add_constant(constant.name, constant.const)
+    return op.root.add_constant("", constant.const)  # its name is another one's in the next call
 
 
 def _resolve(attrs: Mapping[str, Attr], call: Mapping[str, Attr]) -> dict[str, Attr]:

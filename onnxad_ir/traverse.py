@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from onnxad_ir.core import Graph, Node, Value
@@ -83,3 +86,17 @@ def to_networkx(graph: Graph) -> networkx.DiGraph[Any]:
             if v.producer is not None and v.producer.graph is graph:
                 g.add_edge(v.producer, n, value=v)
     return g
+
+
+@contextmanager
+def deep_regions(limit: int = 10_000) -> Iterator[None]:
+    """Let Python recurse as deep as regions are nested: some twelve frames for each level of If, Loop or Scan.
+
+    Nothing recurses along a graph; only nesting needs this, and only beyond some eighty levels.
+    """
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, limit))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)

@@ -1,14 +1,16 @@
 """onnxad_passes: what happens to a program. The public functions are here."""
 
-from onnxad_passes.api import forward, gradient, reverse, run_pipeline
+from onnxad_passes.api import forward, gradient, reverse, run_pipeline, unroll
 from onnxad_passes.manager import Pass, PassManager
 from onnxad_passes.pipeline import parse_pipeline, print_pipeline
+from onnxad_passes.unroll import UnrollTooLarge
 from onnxad_rules.ruleset import NotDifferentiable, UnsupportedOperator
 
 __all__ = [
     "NotDifferentiable",
     "Pass",
     "PassManager",
+    "UnrollTooLarge",
     "UnsupportedOperator",
     "forward",
     "gradient",
@@ -16,4 +18,5 @@ __all__ = [
     "print_pipeline",
     "reverse",
     "run_pipeline",
+    "unroll",
 ]

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 
 from onnxad_ir.core import Model, clone_model
 from onnxad_ir.proto import from_proto, to_proto
+from onnxad_ir.traverse import deep_regions
 from onnxad_passes.forward import Forward
 from onnxad_passes.gradient import Gradient
 from onnxad_passes.manager import Pass, PassManager
 from onnxad_passes.pipeline import parse_pipeline
 from onnxad_passes.reverse import Reverse
 from onnxad_passes.seeds import check_layout
+from onnxad_passes.unroll import LIMIT, Unroll
 from onnxad_rules.ruleset import Ruleset
 
 M = TypeVar("M")
@@ -27,7 +29,7 @@ def run_pipeline(model: M, pipeline: str | Iterable[Pass], verify_each: bool = T
     a broken model, UnsupportedOperator where operators without a rule stand in the way.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else list(pipeline)
-    with paused_gc():
+    with paused_gc(), deep_regions():
         lifted, back = lift(model)
         PassManager(passes, verify_each=verify_each).run(lifted)
         return back(lifted)
@@ -116,3 +118,11 @@ def gradient(
     initializers and inner values. Raises as `run_pipeline` does.
     """
     return _derivative(model, Gradient(output, _names(inputs), None, rules))
+
+
+def unroll(model: M, limit: int = LIMIT) -> M:
+    """The model with every Scan and Loop written out whose number of iterations is known.
+
+    limit: the most nodes the model may have; UnrollTooLarge beyond. A loop that ends on a condition stays.
+    """
+    return run_pipeline(model, [Unroll(limit)], verify_each=False)

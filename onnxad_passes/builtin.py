@@ -10,6 +10,7 @@ from onnxad_passes.inline_functions import InlineFunctions
 from onnxad_passes.manager import Pass
 from onnxad_passes.reverse import Reverse
 from onnxad_passes.simplify import Simplify
+from onnxad_passes.unroll import Unroll
 from onnxad_passes.upgrade_opset import UpgradeOpset
 
 BUILTIN: tuple[type[Pass], ...] = (
@@ -23,4 +24,5 @@ BUILTIN: tuple[type[Pass], ...] = (
     Dce,
     Cse,
     Simplify,
+    Unroll,
 )

@@ -5,52 +5,104 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from onnxad_ir.core import Graph, Model, Node, Value
+import onnx_ir as ir
+
+from onnxad_ir import schema
+from onnxad_ir.core import Attr, Graph, Model, Node, Value
+from onnxad_ir.types import FLOATING
 from onnxad_passes.manager import Pass
 
 #: Operators whose results differ from call to call.
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
 )
+#: Constants and tensor attributes of more bytes than this are not compared.
+_COMPARED = 128
 
 
 @dataclass(frozen=True)
 class Cse(Pass):
-    """Compute equal expressions once. Random operators, and nodes with regions, are left alone."""
+    """Compute equal expressions once, and keep equal small integer constants once.
+
+    Random operators, operators that onnx does not define, and nodes with regions are left alone.
+    """
 
     name: ClassVar[str] = "cse"
 
     def run(self, model: Model) -> bool:
-        return any([_share(body, {}) for body in model.bodies()])
+        changed = False
+        for body in model.bodies():
+            changed |= _share_constants(body)
+            changed |= _share(body, None)
+        return changed
 
 
-def _share(graph: Graph, outer: dict[Any, Node]) -> bool:
+class _Seen:
+    """Expressions by key; those of the graphs around a region are visible in it."""
+
+    __slots__ = ("nodes", "parent")
+
+    def __init__(self, parent: _Seen | None):
+        self.nodes: dict[Any, Node] = {}
+        self.parent = parent
+
+    def first(self, key: Any, node: Node) -> Node:
+        """The node that computed this expression first: one seen before, or this one."""
+        scope = self.parent
+        while scope is not None:
+            if (found := scope.nodes.get(key)) is not None:
+                return found
+            scope = scope.parent
+        return self.nodes.setdefault(key, node)
+
+
+def _share(graph: Graph, outer: _Seen | None) -> bool:
     changed = False
-    seen = dict(outer) if outer else {}
-    pinned = set(graph.outputs)
+    seen = _Seen(outer)
     kept: list[Node] = []
     for node in graph.nodes:
         for region in node.regions:
             changed |= _share(region, seen)
         key = _key(node)
-        first = None if key is None else seen.setdefault(key, node)
-        if first is None or first is node or not _covers(first, node) or any(v in pinned for v in node.outputs):
+        first = node if key is None else seen.first(key, node)
+        if first is node or not _replace(graph, node, first):
             kept.append(node)
-            continue
-        for old, new in zip(node.outputs, first.outputs, strict=False):
-            old.replace_by(new)
-        node.detach()
-        changed = True
-    if changed:
+        else:
+            changed = True
+    if len(kept) != len(graph.nodes):
         graph.nodes[:] = kept
     return changed
 
 
+def _replace(graph: Graph, node: Node, first: Node) -> bool:
+    """Let the results of `first` stand for those of `node`; False where they cannot.
+
+    Where a result of `node` is an output of the model, the equal one takes its name; two outputs stay two.
+    """
+    if any(v.users for v in node.outputs[len(first.outputs) :]):
+        return False
+    pairs = list(zip(node.outputs, first.outputs, strict=False))
+    named = [] if graph.is_region else [(old, new) for old, new in pairs if graph in old.users]
+    if any(graph in new.users for _, new in named):
+        return False
+    for old, new in named:
+        new.name = old.name
+    for old, new in pairs:
+        old.replace_by(new)
+    node.detach()
+    return True
+
+
 def _key(node: Node) -> Any:
-    if node.regions or node.op_type in RANDOM:
+    """What equal expressions have in common, None for an expression that is not shared."""
+    if node.regions or node.op_type in RANDOM or node.overload:
         return None
-    attributes = tuple(sorted(node.attributes.items(), key=lambda item: item[0])) if node.attributes else ()
-    key = (node.op_type, node.domain, node.overload, node.inputs, attributes)
+    if node.domain and schema.latest(node.domain, node.op_type) is None:
+        return None
+    attributes: tuple[Any, ...] = ()
+    if node.attributes:
+        attributes = tuple(sorted((k, _attribute(a)) for k, a in node.attributes.items()))
+    key = (node.op_type, node.domain, node.inputs, attributes)
     try:
         hash(key)
     except TypeError:
@@ -58,7 +110,31 @@ def _key(node: Node) -> Any:
     return key
 
 
-def _covers(first: Node, node: Node) -> bool:
-    """True where `first` has every result of `node` that is used."""
-    extra: tuple[Value, ...] = node.outputs[len(first.outputs) :]
-    return not any(v.users for v in extra)
+def _attribute(a: Attr) -> Any:
+    if isinstance(a, ir.TensorProtocol) and a.nbytes <= _COMPARED and a.dtype != ir.DataType.STRING:
+        return (a.dtype.name, tuple(a.shape), a.tobytes())
+    return repr(a) if isinstance(a, float) else a  # 0.0 and -0.0 are equal, and not the same
+
+
+def _share_constants(graph: Graph) -> bool:
+    """Keep equal small constants once: integers, which nobody differentiates, and numbers without a name."""
+    first: dict[Any, Value] = {}
+    changed = False
+    kept = []
+    for v in graph.constants:
+        t = v.const
+        if t is None or t.nbytes > _COMPARED or t.dtype == ir.DataType.STRING or graph in v.users:
+            kept.append(v)
+            continue
+        if v.name and t.dtype in FLOATING:
+            kept.append(v)
+            continue
+        key = (t.dtype, tuple(t.shape), t.tobytes())
+        same = first.setdefault(key, v)
+        if same is v:
+            kept.append(v)
+        else:
+            v.replace_by(same)
+            changed = True
+    graph.constants[:] = kept
+    return changed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +19,7 @@ from onnxad_passes.manager import Pass
 
 @dataclass(frozen=True)
 class FoldShapes(Pass):
-    """Infer every type, replace integers and booleans that are known by constants, and inline Ifs on a constant.
+    """Infer every type, put constants for integers and booleans that are known, and inline Ifs on a constant.
 
     Floating values are never folded: weights stay weights.
     """
@@ -39,7 +39,8 @@ class _Folder:
     def __init__(self, model: Model):
         self.model = model
         self.inference = Inference(model, region=self.graph)
-        self.root = model.graph
+        self.root = root = model.graph
+        self.names = {v.name for v in (*root.inputs, *root.outputs, *root.constants)}
         self.folded = False  # something is left to be dropped
         self.changed = False
 
@@ -62,23 +63,31 @@ class _Folder:
         if len(node.outputs) == 1 and v.users and v not in pinned and v.dtype not in FLOATING:
             value = _value(node)
             if value is not None:
-                constant = self.root.add_constant(v.name, ir.Tensor(value))
+                constant = self.root.add_constant(self.label(v), ir.Tensor(value))
                 constant.content = v.content
                 v.replace_by(constant)
                 v.name = ""
                 self.folded = self.changed = True
 
+    def label(self, v: Value) -> str:
+        """The name of a value that becomes a constant of the model, "" where another one has it."""
+        if v.name in self.names:
+            return ""
+        self.names.add(v.name)
+        return v.name
+
     def inline(self, graph: Graph, node: Node, branch: Graph, pinned: set[Value]) -> None:
         """Put the nodes of a branch in the place of its If."""
         for c in branch.constants:
             c.owner = self.root
+            c.name = self.label(c)
             self.root.constants.append(c)
         inner, branch.nodes = branch.nodes, []
-        outputs = branch.outputs
-        branch.set_outputs(())
         for n in inner:
             n.graph = graph
             self.node(graph, n, pinned)
+        outputs = branch.outputs  # read only now: what they were may have been replaced
+        branch.set_outputs(())
         for v, new in zip(node.outputs, outputs, strict=True):
             substitute(graph, graph.nodes, v, new)
         node.detach()
@@ -93,7 +102,7 @@ def _taken_branch(node: Node) -> Graph | None:
     return branch if isinstance(branch, Graph) else None
 
 
-def _value(node: Node) -> np.ndarray | None:  # type: ignore[type-arg]
+def _value(node: Node) -> np.ndarray[Any, Any] | None:
     """The integers or booleans a node computes, where they are known."""
     v = node.outputs[0]
     t = v.type
@@ -102,7 +111,7 @@ def _value(node: Node) -> np.ndarray | None:  # type: ignore[type-arg]
     ints = known_ints(v) if v.content is not None else None
     if ints is not None and t.shape is not None and len(t.shape) <= 1:
         return np.asarray(ints, t.dtype.numpy()).reshape(() if not t.shape else (-1,))
-    arrays = []
+    arrays: list[np.ndarray[Any, Any] | None] = []
     for x in node.inputs:
         if x is None:
             arrays.append(None)

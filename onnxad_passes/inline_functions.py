@@ -2,77 +2,128 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxad_ir import schema
 from onnxad_ir.builder import Builder
-from onnxad_ir.core import Function, Graph, Model, Node
+from onnxad_ir.core import Function, Graph, Model, Node, Value
 from onnxad_ir.diagnostics import ModelError, describe
 from onnxad_ir.inline import inline_body, substitute
 from onnxad_passes.manager import Pass
 
 Key = tuple[str, str, str]
 
+#: The opset from which on operators keep their spelling, but for these.
+_MODERN = 18
+_RESPELLED = frozenset({"DFT", "GridSample", "GroupNormalization"})
+
 
 @dataclass(frozen=True)
 class InlineFunctions(Pass):
-    """Replace every call of a local function by its body: attribute references, overloads, nested calls, regions."""
+    """Replace every call of a local function by its body, nested calls included."""
 
     name: ClassVar[str] = "inline-functions"
 
     def run(self, model: Model) -> bool:
         if not model.functions:
             return False
-        for f in model.functions.values():
-            _merge_opsets(model, f)
-        _inline(model, model.graph, ())
+        _merge_opsets(model, list(_called(model)))
+        _Inliner(model).graph(model.graph, ())
         model.functions.clear()
         return True
 
 
-def _merge_opsets(model: Model, f: Function) -> None:
-    """Import what a function imports; a body means the same where its operators have not changed in between."""
-    for domain, version in f.opset.items():
-        mine = model.opset.setdefault(domain, version)
-        if mine == version:
-            continue
-        for n in f.body.walk():
-            if n.domain != domain or (n.domain, n.op_type, n.overload) in model.functions:
+def _key(node: Node) -> Key:
+    return (node.domain, node.op_type, node.overload)
+
+
+def _called(model: Model) -> Iterator[Function]:
+    """The functions that the main graph calls, directly or not."""
+    seen: set[Key] = set()
+    bodies = [model.graph]
+    while bodies:
+        for n in bodies.pop().walk():
+            if (key := _key(n)) in model.functions and key not in seen:
+                seen.add(key)
+                bodies.append(model.functions[key].body)
+                yield model.functions[key]
+
+
+def _merge_opsets(model: Model, functions: list[Function]) -> None:
+    """Bring the main graph and the functions it calls to one opset of each domain.
+
+    Old spellings are upgraded where they differ; of opsets that spell what is used alike, the newest is
+    taken.
+    """
+    if any(_respelled(model, functions, "")):
+        from onnxad_passes.upgrade import upgrade_model
+
+        upgrade_model(model)
+    for domain in {d: None for f in functions for d in f.opset}:
+        for n, old, new in _respelled(model, functions, domain):
+            raise ModelError(
+                f"the model and its functions import opsets {old} and {new} of domain {domain!r}, between "
+                f"which {n.op_type} has changed, at {describe(n)}; bring them to one opset first"
+            )
+        versions = [f.opset[domain] for f in functions if domain in f.opset]
+        model.opset[domain] = max(versions + [model.opset[domain]] * (domain in model.opset))
+
+
+def _respelled(model: Model, functions: Iterable[Function], domain: str) -> Iterator[tuple[Node, int, int]]:
+    """Nodes that mean something else at the newest opset of a domain that is imported, and both opsets."""
+    bodies = [(model.graph, model.opset), *((f.body, f.opset) for f in functions)]
+    versions = {opset[domain] for _, opset in bodies if domain in opset}
+    newest = max(versions, default=0)
+    for body, opset in bodies if len(versions) > 1 else ():
+        old = opset.get(domain, newest)
+        for n in body.walk() if old != newest else ():
+            if n.domain != domain or _key(n) in model.functions:
                 continue
-            a, b = schema.facts(domain, n.op_type, version), schema.facts(domain, n.op_type, mine)
-            if a is not None and b is not None and a.since != b.since:
-                raise ModelError(
-                    f"function {f.domain}.{f.name} imports opset {version} of domain {domain!r} and the model imports "
-                    f"{mine}, between which {n.op_type} has changed; bring both to one opset first"
-                )
+            a, b = schema.facts(domain, n.op_type, old), schema.facts(domain, n.op_type, newest)
+            if a is None or b is None or a.since == b.since:
+                continue
+            if domain or old < _MODERN or n.op_type in _RESPELLED:
+                yield n, old, newest
 
 
-def _inline(model: Model, graph: Graph, stack: tuple[Key, ...]) -> None:
-    op = Builder(model, graph, [])
-    old, graph.nodes = graph.nodes, op.nodes
-    for node in old:
-        _inline_node(model, op, node, stack)
+class _Inliner:
+    def __init__(self, model: Model):
+        self.model = model
+        #: What stands for the results of a call that has been replaced.
+        self.results: dict[Value, Value] = {}
 
+    def graph(self, graph: Graph, stack: tuple[Key, ...]) -> None:
+        op = Builder(self.model, graph, [])
+        old, graph.nodes = graph.nodes, op.nodes
+        for node in old:
+            self.node(op, node, stack)
 
-def _inline_node(model: Model, op: Builder, node: Node, stack: tuple[Key, ...]) -> None:
-    for region in node.regions:
-        _inline(model, region, stack)
-    key = (node.domain, node.op_type, node.overload)
-    f = model.functions.get(key)
-    if f is None:
-        op.nodes.append(node)
-        return
-    if key in stack:
-        raise ModelError(f"function {f.domain}.{f.name} calls itself, at {describe(node)}; ONNX has no recursion")
-    body = Builder(model, op.graph, [], label=node.name, root=op.root)
-    results = inline_body(body, f.body, node.inputs, {**f.defaults, **node.attributes})
-    for inner in body.nodes:
-        _inline_node(model, op, inner, (*stack, key))
-    for old, new in zip(node.outputs, results, strict=False):
-        if new is not None:
-            # the call of a nested function has been replaced by now: read what stands for it
-            substitute(op.graph, op.nodes, old, new)
-        elif old.users:
-            raise ModelError(f"{describe(node)} is read for a result that its function leaves out")
-    node.detach()
+    def node(self, op: Builder, node: Node, stack: tuple[Key, ...]) -> None:
+        """Append a node or, for a call, the function's body. Recursion is as deep as calls nest."""
+        for region in node.regions:
+            self.graph(region, stack)
+        key = _key(node)
+        f = self.model.functions.get(key)
+        if f is None:
+            op.nodes.append(node)
+            return
+        if key in stack:
+            where = f"function {f.domain}.{f.name} calls itself, at {describe(node)}"
+            raise ModelError(f"{where}; ONNX has no recursion")
+        body = Builder(self.model, op.graph, [], label=node.name, root=op.root)
+        results = inline_body(body, f.body, node.inputs, {**f.defaults, **node.attributes})
+        for inner in body.nodes:
+            self.node(op, inner, (*stack, key))
+        for old, new in zip(node.outputs, results, strict=False):
+            while new in self.results:  # a nested call, which has been replaced by now
+                new = self.results[new]
+            if new is not None:
+                self.results[old] = new
+                substitute(op.graph, op.nodes, old, new)
+            elif old.users:
+                raise ModelError(f"{describe(node)} is read for a result that its function leaves out")
+        if any(v.users for v in node.outputs[len(results) :]):
+            raise ModelError(f"{describe(node)} is read for more results than its function has")
+        node.detach()

@@ -12,6 +12,9 @@ from onnxad_rules.regions import add_result, set_inputs, set_results, stacked
 
 Ints = tuple[int, ...]
 
+#: How a Scan reads and stacks: axes, and directions (1: from the last to the first, or prepended).
+SCAN_ATTRIBUTES = ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")
+
 
 class LoopView:
     """A Scan or a Loop. What it yields and nobody took gets a result, so that positions agree.
@@ -23,6 +26,7 @@ class LoopView:
     def __init__(self, op: Builder, node: Node):
         self.op = op
         self.node = node
+        self._length: Dim | None = None
         self.region: Graph = node.attributes["body"]
         self.is_scan = node.op_type == "Scan"
         self.head = 0 if self.is_scan else 2
@@ -84,6 +88,11 @@ class LoopView:
 
     def length(self) -> Dim:
         """The number of iterations; a fresh symbol where nothing tells it."""
+        if self._length is None:
+            self._length = self._find_length()
+        return self._length
+
+    def _find_length(self) -> Dim:
         places = list(zip(self.scanned, self.in_axes, strict=True))
         places += list(zip(self.stacks, self.out_axes, strict=False))
         for v, axis in places:
@@ -130,21 +139,15 @@ class LoopView:
 
     def _attributes(self) -> None:
         if self.is_scan:
-            self.node.attributes["num_scan_inputs"] = len(self.in_axes)
-            self.node.attributes.update(
-                scan_attributes(self.in_axes, self.in_directions, self.out_axes, self.out_directions)
-            )
+            node, new = self.node, scan_attributes(self.in_axes, self.in_directions, self.out_axes, self.out_directions)
+            kept = {k: a for k, a in node.attributes.items() if k not in SCAN_ATTRIBUTES}
+            node.attributes = {**kept, "num_scan_inputs": len(self.in_axes), **new}
 
 
 def scan_attributes(in_axes: Ints, in_directions: Ints, out_axes: Ints, out_directions: Ints) -> dict[str, Ints]:
     """The attributes of a Scan that are not all zero."""
-    named = {
-        "scan_input_axes": in_axes,
-        "scan_input_directions": in_directions,
-        "scan_output_axes": out_axes,
-        "scan_output_directions": out_directions,
-    }
-    return {k: v for k, v in named.items() if any(v)}
+    found = zip(SCAN_ATTRIBUTES, (in_axes, in_directions, out_axes, out_directions), strict=True)
+    return {k: v for k, v in found if any(v)}
 
 
 def _present(values: Sequence[Value | None]) -> tuple[Value, ...]:

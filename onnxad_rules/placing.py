@@ -1,7 +1,7 @@
 """Putting elements back: the transposes of operators that pick elements of a tensor, pieces of it or repeats.
 
-Sums over repeated places are written with ScatterElements, never ScatterND: ONNX Runtime (1.32 and
-before) runs ScatterND on several threads without locks, so that duplicate indices lose terms of a reduction. Where no
+Sums over repeated places are written with ScatterElements, never ScatterND: ONNX Runtime (seen in 1.32)
+runs ScatterND on several threads without locks, so that duplicate indices lose terms of a reduction. Where no
 place is written twice, ScatterND without a reduction is a copy of rows and as safe as it is fast.
 """
 
@@ -125,20 +125,22 @@ def put_rows(op: Builder, data: Var, indices: Var, ct: Var) -> Var:
 
 def add_slices(op: Builder, data: Var, axis: int, indices: Var, ct: Var) -> Var:
     """Zeros of the shape of `data` with slices of `ct` added at `indices` of an axis: Gather's transpose."""
-    rank, q = data.rank, indices.rank
+    shape, q = data.shape, indices.rank
     if isinstance(data.type, TensorType) and data.type.size == 0:
         return op.zeros_like(data)  # ONNX Runtime's optimizer drops an Expand from 1 to a constant 0
-    if rank is None or q is None:
+    if shape is None or q is None:
         return _add_slices_of_any_rank(op, data, axis, indices, ct)
+    rank = len(shape)
     axis %= rank
     if q == 0:
         ct = op.Unsqueeze(ct, [axis])
     elif q > 1:
-        assert data.shape is not None
-        ct = _merge(op, ct, data.shape[:axis], indices, data.shape[axis + 1 :])
+        ct = _merge(op, ct, shape[:axis], indices, shape[axis + 1 :])
     if q != 1 or rank > 1:
         indices = op.Reshape(indices, [1] * axis + [-1] + [1] * (rank - axis - 1))
-    index = op.expand_to(indices, ct)
+    across = [1 if a == axis else d for a, d in enumerate(shape)]
+    static = all(isinstance(d, int) for d in across)
+    index = op.fit_type(op.Expand(indices, across if static else op.shape(ct)), ct)
     out: Var = op.ScatterElements(op.zeros_like(data), index, ct, axis=axis, reduction="add")
     return out
 

@@ -88,6 +88,13 @@ def reshape(op: Builder, x: Var, dims: Sequence[int | Var]) -> Var:
     return op.Reshape(x, op.shape_of(dims), allowzero=None if len(known) == len(dims) and all(known) else 1)  # type: ignore[no-any-return]
 
 
+def single_channels(op: Builder, x: Var, spatial: int) -> Var:
+    """Every channel of every example as an example of one channel."""
+    sides = [extent(op, x, a) for a in range(2, spatial + 2)]
+    lead = [extent(op, x, a) for a in (0, 1)]
+    return reshape(op, x, [lead[0] * lead[1], 1, *sides])
+
+
 def channel_sum(op: Builder, x: Var, *like: Var | None) -> Var:
     """The sum over everything but the channels (axis 1)."""
     rank = next((t.rank for t in (x, *like) if t is not None and t.rank is not None), None)

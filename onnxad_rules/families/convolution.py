@@ -27,15 +27,16 @@ from onnxad_rules.windows import (
     numbers,
     per_channel,
     reshape,
+    single_channels,
     spatial_rank,
     spatial_size,
 )
 
-#: A grouped kernel with more taps than this has its gradient by one large convolution: unfolding the windows by a
-#: convolution costs taps squared, and one matrix product per group is too small to make up for it.
+#: Kernels with more taps than this, of few channels, have their gradient by one large convolution: unfolding windows
+#: by a convolution costs taps squared.
 MANY_TAPS = 16
 #: From this many channels a group on, windows are cheaper to gather channel-last than to unfold by a convolution.
-GATHER_CHANNELS = 3
+MANY_CHANNELS = 8
 
 
 @dataclass(frozen=True)
@@ -231,22 +232,22 @@ def _flipped(op: Builder, g: Geometry, grid: Var, kernel: Var) -> Var | None:
 
 
 def to_kernel(op: Builder, g: Geometry, image: Var, grid: Var, kernel: Var) -> Var:
-    """The sum over windows of image times grid.
+    """The sum over windows of image times grid: of four spellings the fastest in ONNX Runtime that shapes allow.
 
-    A matrix product with the unfolded windows (the fastest spelling by measurement, but for the cases named by
-    `MANY_TAPS` and `GATHER_CHANNELS`); one large convolution where shapes do not tell the kernel's extents.
+    A product with the image itself (kernels of one tap), with windows gathered channel-last (many channels) or unfolded
+    by a convolution (few channels, groups, extents that only the run knows); or one large convolution (many taps
+    of few channels, kernels whose extents only the run knows).
     """
     if not g.static_pads:
         image, g = padded(op, image, g), g.unpadded()
     taps, channels = numbers(g.kernel), extent(op, image, 1)
-    if not isinstance(channels, int) and kernel.shape is not None and isinstance(kernel.shape[1], int):
-        channels = kernel.shape[1] * g.group
-    if taps is None or not isinstance(channels, int) or (g.group > 1 and math.prod(taps) > MANY_TAPS):
+    few = g.group > 1 or not isinstance(channels, int) or channels < MANY_CHANNELS
+    if taps is None or (few and math.prod(taps) > MANY_TAPS):
         return _by_convolution(op, g, image, grid, kernel)
     plain = math.prod(taps) == 1 and not any(g.pads()) and all(s == 1 for s in g.strides)
     places = None if image.shape is None or grid.shape is None else numbers(image.shape[2:] + grid.shape[1:])
-    if plain or g.group > 1 or places is None or channels < GATHER_CHANNELS:
-        return _by_products(op, g, taps, channels, image, grid, kernel)
+    if plain or few or places is None or not isinstance(channels, int):
+        return _by_products(op, g, taps, image, grid, kernel)
     return _by_gather(op, g, taps, channels, image, grid)
 
 
@@ -282,23 +283,20 @@ def _with_hole(op: Builder, grid: Var, out: int) -> list[int]:
     return [out, -1 if sizes is None else math.prod(sizes) // max(out, 1)]
 
 
-def _by_products(
-    op: Builder, g: Geometry, taps: tuple[int, ...], channels: int, image: Var, grid: Var, kernel: Var
-) -> Var:
+def _by_products(op: Builder, g: Geometry, taps: tuple[int, ...], image: Var, grid: Var, kernel: Var) -> Var:
     """Windows unfolded by a convolution with one-hot kernels, and one matrix product per example and group."""
     count = math.prod(taps)
     columns = image
     if count > 1 or any(g.pads()) or any(s != 1 for s in g.strides):
         one_hot = op.const(np.eye(count).reshape(count, 1, *taps), image.dtype)
-        filters = op.Tile(one_hot, [channels, *[1] * (g.spatial + 1)])
-        columns = op.Conv(image, filters, **{**g.attributes(), "group": channels if channels != 1 else None})
+        columns = op.Conv(single_channels(op, image, g.spatial), one_hot, **{**g.attributes(), "group": None})
     if not g.exact:
         columns = cropped(op, columns, g, grid)
-    batch, out, places = extent(op, image, 0), extent(op, kernel, 0), spatial_size(op, grid)
-    group = [] if g.group == 1 else [g.group]
-    rows = out if not group else out // g.group if isinstance(out, int) else out / g.group
+    batch, out, per_group = extent(op, image, 0), extent(op, kernel, 0), extent(op, kernel, 1)
+    rows = out // g.group if isinstance(out, int) else out / g.group
+    group, places = [] if g.group == 1 else [g.group], spatial_size(op, grid)
     left = reshape(op, grid, [batch, *group, rows, places])
-    right = reshape(op, columns, [batch, *group, channels // g.group * count, places])
+    right = reshape(op, columns, [batch, *group, per_group * count, places])
     product = op.MatMul(left, op.swap(right))
     return op.reshape_like(op.ReduceSum(product, [0], keepdims=0), kernel)
 

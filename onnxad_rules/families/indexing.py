@@ -158,8 +158,8 @@ def _scatter_product(op: Builder, n: NodeView, t: Any) -> Var:
     """The product rule, without a division by zero: every factor's tangent times the product of the others.
 
     The product of the nonzero factors is divided by the factor itself; zeros among the others are counted.
-    For one zero the sum of the zeros (which is zero, but has a derivative) stands in its place, so that second
-    derivatives are right as well.
+    For one zero, the sum of the zeros stands in its place: it is zero, but has a derivative, which makes second
+    derivatives right as well.
     """
     u, at = n.updates, n.indices
     terms: list[Var | None] = []

@@ -16,7 +16,7 @@ from onnxad_ir.types import DataType
 from onnxad_rules.families.convolution import Geometry, padded, to_image
 from onnxad_rules.kinds import linear, pushforward
 from onnxad_rules.node import NodeView
-from onnxad_rules.windows import explicit_pads, extent, numbers, reshape, spatial_size
+from onnxad_rules.windows import explicit_pads, extent, numbers, single_channels, spatial_size
 
 # --- windows
 
@@ -50,13 +50,6 @@ def _sides(x: Var) -> tuple[int, ...]:
 
 def _static(n: NodeView) -> bool:
     return all(x.shape is not None and numbers(x.shape[2:]) is not None for x in (n.X, n.Y))
-
-
-def single_channels(op: Builder, x: Var, spatial: int) -> Var:
-    """Every channel of every example as an example of one channel."""
-    sides = [extent(op, x, a) for a in range(2, spatial + 2)]
-    lead = [extent(op, x, a) for a in (0, 1)]
-    return reshape(op, x, [lead[0] * lead[1], 1, *sides])
 
 
 def window_sum(op: Builder, g: Geometry, x: Var, grid: Var) -> Var:

@@ -122,23 +122,25 @@ def _unstride(
         if step < 0:
             ct = flip(op, ct, a)
             first, step = first + step * (count - 1), -step
-        ct = _spread(op, ct, a, count, step)
-        margins[a] = (first, d - first - step * (count - 1) - 1)
+        lead = min(first, step - 1)
+        ct = _spread(op, ct, a, count, step, lead)
+        after = d - (first - lead) - count * step
+        if after < 0:
+            ct = cut(op, ct, a, 0, after)
+        margins[a] = (first - lead, max(after, 0))
     return surround(op, ct, margins)
 
 
-def _spread(op: Builder, x: Var, axis: int, count: int, step: int) -> Var:
-    """step - 1 zeros between neighbours along an axis of `count` elements."""
-    if step == 1 or count == 1:
+def _spread(op: Builder, x: Var, axis: int, count: int, step: int, lead: int) -> Var:
+    """Every element along an axis of `count` in a run of `step`, after `lead` zeros and before the others."""
+    if step == 1:
         return x
-    spaced = surround(op, op.Unsqueeze(x, [axis + 1]), {axis + 1: (0, step - 1)})
-    shape = spaced.shape
-    assert shape is not None
-    merged = [*shape[:axis], count * step, *shape[axis + 2 :]]
-    zero = op.Reshape(
-        spaced, op.shape_of(merged), allowzero=None if all(isinstance(d, int) and d for d in merged) else 1
-    )
-    return cut(op, zero, axis, 0, (count - 1) * step + 1)
+    runs = surround(op, op.Unsqueeze(x, [axis + 1]), {axis + 1: (lead, step - 1 - lead)})
+    assert x.shape is not None
+    merged = [*x.shape[:axis], count * step, *x.shape[axis + 1 :]]
+    plain = all(isinstance(d, int) and d for d in merged)
+    out: Var = op.Reshape(runs, op.shape_of(merged), allowzero=None if plain else 1)
+    return out
 
 
 linear("Slice", data=_slice)
@@ -163,10 +165,8 @@ def _pad(op: Builder, n: NodeView, ct: Var) -> Var:
 def _unpad(op: Builder, n: NodeView, ct: Var) -> Var:
     """The window that the data fills; where pads are negative, they cut the data and zeros take its place."""
     pads, axes = _ints(n.pads), _axes(n, n.pads)
-    out: Var
     if pads is None or axes is None:
-        out = op.Pad(ct, op.Neg(n.pads), None, n.axes)
-        return out
+        return _unpad_at_run_time(op, n, ct)
     k = len(axes)
     at = [i for i in range(k) if pads[i] > 0 or pads[i + k] > 0]
     if at:
@@ -174,6 +174,15 @@ def _unpad(op: Builder, n: NodeView, ct: Var) -> Var:
         ends = [-pads[i + k] if pads[i + k] > 0 else TO_END for i in at]
         ct = op.Slice(ct, starts, ends, [axes[i] for i in at])
     return surround(op, ct, {axes[i]: (max(-pads[i], 0), max(-pads[i + k], 0)) for i in range(k)})
+
+
+def _unpad_at_run_time(op: Builder, n: NodeView, ct: Var) -> Var:
+    """A Pad by the negated pads, in two steps: the reference evaluator knows no negative pads."""
+    before, after = op.Split(n.pads, num_outputs=2, outputs=2)
+    ends = op.shape(ct) if n.axes is None else op.Gather(op.shape(ct), n.axes)
+    window = op.Slice(ct, op.Max(before, [0]), ends - op.Max(after, [0]), n.axes)
+    out: Var = op.Pad(window, op.Max(op.Neg(n.pads), [0]), None, n.axes)
+    return out
 
 
 def _pad_value(op: Builder, n: NodeView, ct: Var) -> Var:
@@ -186,7 +195,7 @@ def _is_one_wide(n: NodeView, axis: int, sides: tuple[int, int]) -> bool:
     """True where every margin repeats each element of the data at most once (at an edge: the last only)."""
     d = n.data.shape[axis]
     if max(sides) == 0 or n.mode == "edge":
-        return d != 0
+        return True
     if not isinstance(d, int):
         # runtimes refuse margins of a reflection that are as wide as the data
         reflected: bool = n.mode == "reflect"
