@@ -213,7 +213,7 @@ class Builder(Idioms):
                 if array.size:
                     raise TypeError(f"a floating constant {data!r} needs a dtype")
                 array = array.astype(np.int64)
-        key = ("const", array.dtype.str, array.dtype.name, array.shape, array.tobytes())
+        key = ("const", array.dtype, array.shape, array.tobytes())
         top: Scope = self.scope
         while top.parent is not None:
             top = top.parent

@@ -12,6 +12,7 @@ import numpy as np
 
 from onnxad_ir.infer import known
 from onnxad_ir.peephole import absorbs, same_shape
+from onnxad_ir.pieces import join
 from onnxad_ir.types import DataType, Dim, Shape
 
 if TYPE_CHECKING:
@@ -220,6 +221,8 @@ class Idioms:
     def add_n(self, terms: Sequence[Var | None]) -> Var | None:
         """The sum of terms of one shape; None (zero) where there is none."""
         present = [t for t in terms if t is not None]
+        if len(present) > 1:
+            present = join(self, present)  # type: ignore[arg-type]
         if not present:
             return None
         if len(present) <= 2:

@@ -7,6 +7,7 @@ from onnxad_passes.fold_shapes import FoldShapes
 from onnxad_passes.forward import Forward
 from onnxad_passes.gradient import Gradient
 from onnxad_passes.inline_functions import InlineFunctions
+from onnxad_passes.lower_rnn import LowerRnn
 from onnxad_passes.manager import Pass
 from onnxad_passes.reverse import Reverse
 from onnxad_passes.simplify import Simplify
@@ -17,6 +18,7 @@ BUILTIN: tuple[type[Pass], ...] = (
     UpgradeOpset,
     InlineFunctions,
     FoldShapes,
+    LowerRnn,
     Decompose,
     Forward,
     Reverse,

@@ -269,7 +269,7 @@ class _Check:
         for k, x in enumerate(s.sources):
             here = self.feeds[self.probe.name_of[x]]
             size = float(np.sqrt(np.mean(np.square(here)))) if here.size else 0.0
-            d = np.asarray(self.rng.standard_normal(here.shape) * (size or 1.0)).astype(here.dtype)
+            d = _normal(self.rng, here) * np.asarray(size or 1.0, here.dtype)
             if s.mode == "forward":
                 tangents = self.engines.derivative({**self.feeds, **seeds, s.prefix + x: d})[self.count :]
                 for t, y in zip(tangents, s.sinks, strict=True):
@@ -280,6 +280,7 @@ class _Check:
                     raise OnnxadError(
                         f"{s.prefix + x!r} has shape {grad.shape}, but {x!r} has shape {here.shape}"
                     )
+                d = _along(grad, d)
                 product = np.asarray((grad.astype(np.float64) * d).sum())
                 weights = {y: seeds.get(s.prefix + y, 1.0) for y in s.sinks}
                 self._compare(s.mode, s.prefix + x, x, product, self._products(x, d, weights))
@@ -365,6 +366,7 @@ class _Probe:
                 values[x] = moved
                 self.name_of[x] = x
             elif v.producer is None:
+                graph.defaults.pop(v, None)  # it is fed, which not every engine allows beside a default
                 self.name_of[x] = x
             else:
                 self.name_of[x] = _fresh(f"offset_{x}", values)
@@ -440,6 +442,14 @@ def _offset(graph: Graph, v: Value, name: str) -> Value:
 
 def _normal(rng: np.random.Generator, like: Array) -> Array:
     return np.asarray(rng.standard_normal(like.shape)).astype(like.dtype)
+
+
+def _along(gradient: Array, direction: Array) -> Array:
+    """A direction turned towards the gradient, so that its product with it does not cancel by chance."""
+    size = _norm(gradient)
+    if not 0 < size < np.inf:
+        return direction
+    return direction + np.asarray(gradient * (_norm(direction) / size)).astype(direction.dtype)
 
 
 def _fresh(name: str, taken: Mapping[str, Any]) -> str:

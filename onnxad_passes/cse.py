@@ -14,7 +14,15 @@ from onnxad_passes.manager import Pass
 
 #: Operators whose results differ from call to call.
 RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
+    {
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Bernoulli",
+        "Multinomial",
+        "Dropout",
+    }
 )
 #: Constants and tensor attributes of more bytes than this are not compared.
 _COMPARED = 128
@@ -87,6 +95,7 @@ def _replace(graph: Graph, node: Node, first: Node) -> bool:
         return False
     for old, new in named:
         new.name = old.name
+        new.type = new.type if old.type is None else old.type
     for old, new in pairs:
         old.replace_by(new)
     node.detach()

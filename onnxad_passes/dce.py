@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxad_ir.core import Graph, Model
+from onnxad_passes.inline_functions import called_functions
 from onnxad_passes.manager import Pass
 
 
@@ -19,7 +20,7 @@ class Dce(Pass):
         changed = False
         for body in model.bodies():
             changed |= drop_dead(body)
-        called = {(n.domain, n.op_type, n.overload) for g in model.bodies() for n in g.walk()}
+        called = {f.key for f in called_functions(model)} if model.functions else set()
         for key in [k for k in model.functions if k not in called]:
             del model.functions[key]
             changed = True
@@ -33,14 +34,13 @@ def drop_dead(graph: Graph) -> bool:
     for node in reversed(graph.nodes):
         if any(v.users for v in node.outputs):
             kept.append(node)
+            for region in node.regions:  # now, as it may be the last to read what comes before
+                changed |= drop_dead(region)
         else:
             node.detach()
             changed = True
-    if changed:
+    if len(kept) != len(graph.nodes):
         graph.nodes[:] = reversed(kept)
-    for node in graph.nodes:
-        for region in node.regions:
-            changed |= drop_dead(region)
     alive = [v for v in graph.constants if v.users]
     if len(alive) != len(graph.constants):
         graph.constants[:] = alive

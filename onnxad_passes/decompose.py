@@ -55,7 +55,8 @@ class Decompose(Pass):
                     op.scope.define(v)
                 continue
             op.label = node.name
-            for v, new in zip(node.outputs, decomposition(op, rule, NodeView(op, node, rules)), strict=True):
+            results = decomposition(op, rule, NodeView(op, node, rules))
+            for v, new in zip(node.outputs, results, strict=True):
                 if new is not None:
                     substitute(graph, op.nodes, v, new.value)
             node.detach()

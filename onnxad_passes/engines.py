@@ -21,7 +21,7 @@ PRECISIONS = ("auto", "double", "own")
 
 _NARROW = frozenset({DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16})
 #: Attributes that name an element type.
-_TYPED = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
+_TYPED = frozenset({"to", "dtype", "output_dtype", "output_datatype", "softmax_precision"})
 #: Weights of more bytes than this are not widened.
 _WIDEN_LIMIT = 1 << 29
 
@@ -112,13 +112,13 @@ def widened(model: Model) -> Model:
     out = clone_model(model)
     for body in out.bodies():
         for g in body.graphs():
-            _widen_graph(g)
+            _widen_graph(g, model.version)
     for f in out.functions.values():
         f.defaults = {k: _attribute(k, a) for k, a in f.defaults.items()}
     return out
 
 
-def _widen_graph(g: Graph) -> None:
+def _widen_graph(g: Graph, version: int) -> None:
     for v in (*g.inputs, *g.constants):
         _widen_value(v)
     g.defaults = {v: _tensor(t) for v, t in g.defaults.items()}
@@ -126,6 +126,9 @@ def _widen_graph(g: Graph) -> None:
         for v in n.outputs:
             _widen_value(v)
         n.attributes = {k: _attribute(k, a) for k, a in n.attributes.items()}
+        if n.op_type == "GroupNormalization" and not n.domain and version >= 21:
+            # its function body, which engines run, would go through single precision
+            n.attributes["stash_type"] = int(DataType.DOUBLE)
 
 
 def _widen_value(v: Value) -> None:

@@ -72,6 +72,6 @@ class Forward(Pass):
                     elif v in tangents and v not in active:
                         del tangents[v]
         op.label = "forward"
-        add_results(op, graph, [(prefix + v.name, v, tangents.get(v)) for v in sinks])
+        add_results(op, graph, [(prefix + v.name, v, tangents.get(v)) for v in sinks], seeds.values())
         tidy(model)
         return True

@@ -29,7 +29,7 @@ class InlineFunctions(Pass):
     def run(self, model: Model) -> bool:
         if not model.functions:
             return False
-        _merge_opsets(model, list(_called(model)))
+        _merge_opsets(model, list(called_functions(model)))
         _Inliner(model).graph(model.graph, ())
         model.functions.clear()
         return True
@@ -39,7 +39,7 @@ def _key(node: Node) -> Key:
     return (node.domain, node.op_type, node.overload)
 
 
-def _called(model: Model) -> Iterator[Function]:
+def called_functions(model: Model) -> Iterator[Function]:
     """The functions that the main graph calls, directly or not."""
     seen: set[Key] = set()
     bodies = [model.graph]

@@ -53,7 +53,7 @@ class Reverse(Pass):
         seeds = add_seeds(op, graph, sinks, prefix)
         cotangents: Cotangents = {v: [s] for v, s in seeds.items()}
         adjoint(op, sources, cotangents, rules)
-        add_results(op, graph, [(prefix + v.name, v, total(op, cotangents, v)) for v in sources])
+        add_results(op, graph, [(prefix + v.name, v, total(op, cotangents, v)) for v in sources], seeds.values())
         tidy(model)
         return True
 

@@ -14,6 +14,9 @@ from onnxad_ir.types import is_floating
 #: Layouts of several directions in one evaluation; "single" is one direction in the primal's own shapes.
 LAYOUTS = ("single", "casadi", "onnx", "leading")
 
+#: What the name of a result ends in where a value is differentiated and seeded, so that its seed has the name already.
+SECOND = "_1"
+
 
 def check_layout(layout: str) -> None:
     """Raise UsageError for a layout that does not exist, or that is not available yet."""
@@ -74,14 +77,15 @@ def choose_sources(model: Model, inputs: Sequence[str] | None) -> list[Value]:
                 "the model has no floating-point input to differentiate; name values with `inputs`"
             )
         return found
-    chosen = _choose(graph, inputs, "input")
-    for v in chosen:
-        if v.name in model.frozen and v.is_const:
+    constants = {v.name for v in graph.constants}
+    gone = model.frozen - {v.name for v in (*graph.inputs, *graph.outputs)}
+    for name in inputs:
+        if name in gone and (name in constants or name not in named_values(graph)):
             raise UsageError(
-                f"the derivative with respect to {v.name!r} cannot be told any more: an earlier pass used its number "
-                f"to simplify the model; name it among the inputs of that pass too, or make it an input first"
+                f"the derivative with respect to {name!r} cannot be told any more: an earlier pass used its number "
+                "to simplify the model; make it an input, or differentiate before that pass"
             )
-    return chosen
+    return _choose(graph, inputs, "input")
 
 
 def choose_sinks(model: Model, outputs: Sequence[str] | None) -> list[Value]:
@@ -141,12 +145,20 @@ def add_seeds(op: Builder, graph: Graph, values: Iterable[Value], prefix: str) -
     return out
 
 
-def add_results(op: Builder, graph: Graph, results: Iterable[tuple[str, Value, Var | None]]) -> None:
-    """Outputs by name, each of the type of a value; None is an identically zero result, which is an output all the same."""
+def add_results(
+    op: Builder, graph: Graph, results: Iterable[tuple[str, Value, Var | None]], seeds: Iterable[Var] = ()
+) -> None:
+    """Outputs by name, each of the type of a value; None is an identically zero result, an output all the same.
+
+    A result whose name one of `seeds` has is called by another (`SECOND`); any other name in use is a UsageError.
+    """
     outputs = list(graph.outputs)
     used = set(outputs)
     names = {v.name for v in (*graph.inputs, *graph.constants, *outputs)}
+    seeded = {s.value.name for s in seeds}
     for name, like, var in results:
+        if name in seeded:
+            name += SECOND
         if name in names:
             raise UsageError(
                 f"the result {name!r} would clash with a value of the model; choose another prefix"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnxad_ir.core import Model, Value
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.types import is_floating
-from onnxad_passes.seeds import named_values
+from onnxad_passes.seeds import SECOND, named_values
 
 MODES = ("forward", "reverse", "gradient")
 
@@ -46,6 +46,8 @@ def signature_of(
         what = "takes no seeds" if seeds else "needs seeds, inputs that the model does not have"
         raise UsageError(f"not a derivative of the model: mode {mode!r} {what}")
     names = set(named_values(p))
+    # the result of a value that is differentiated and seeded
+    results = [n[: -len(SECOND)] if n.endswith(SECOND) and n[: -len(SECOND)] in seeds else n for n in results]
     common = _common_start([*seeds, *results])
     stems = [common[:k] for k in range(len(common), 0, -1)]
     fits = [s for s in stems if all(n[len(s) :] in names for n in (*seeds, *results))]

@@ -42,6 +42,7 @@ def _drop(graph: Graph, node: Node) -> bool:
         if source.producer is None or source.graph is not graph or graph in source.users:
             return False
         source.name = copy.name
+        source.type = source.type if copy.type is None else copy.type
     if source.type is None:
         source.type = copy.type
     copy.replace_by(source)

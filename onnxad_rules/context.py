@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Node, Value
 from onnxad_ir.types import DataType
@@ -27,6 +29,9 @@ _KEEP_ZERO = _MOVES | frozenset(["Relu", "LeakyRelu", "Clip", "Max", "Min", "Whe
 _KEEP_INFINITY = _MOVES | frozenset(["Add", "Sub", "Sum", "Div", "Pow", "Sqrt", "Log", "Exp"])
 #: Operators that may drop an infinite or undefined operand.
 _SELECT = frozenset("Where Max Min Clip IsNaN IsInf Equal ReduceMax ReduceMin TopK Softmax".split())  # noqa: SIM905
+#: Operators that may give something infinite or undefined, besides the steep ones.
+_WILD = frozenset(["Exp", "Tan", "Sinh", "Cosh", "ReduceProd"])
+#: Operators whose slope is infinite somewhere.
 _STEEP = frozenset(["Sqrt", "Log", "Reciprocal", "Acos", "Asin", "Acosh", "Atanh", "ReduceLogSum"])
 
 #: The smallest positive number of each element type. Something divided by it is infinite, and zero divided by
@@ -37,6 +42,13 @@ SMALLEST = {
     DataType.DOUBLE: 2.0**-1074,
     DataType.FLOAT16: 2.0**-24,
     DataType.BFLOAT16: 2.0**-133,
+}
+#: The largest finite number of each element type.
+LARGEST = {
+    DataType.FLOAT: float(np.finfo(np.float32).max),
+    DataType.DOUBLE: float(np.finfo(np.float64).max),
+    DataType.FLOAT16: 65504.0,
+    DataType.BFLOAT16: 3.3895313892515355e38,
 }
 
 
@@ -53,6 +65,12 @@ def gate(op: Builder, n: NodeView, x: Var, mask: Var) -> Var:
     return op.Mul(x, op.cast_like(mask, x))  # type: ignore[no-any-return]
 
 
+def is_exact(gated: Var) -> bool:
+    """True where `gate` gave a Where: infinite numbers may come through it."""
+    producer = gated.value.producer
+    return producer is None or producer.op_type != "Mul"
+
+
 def divisor(op: Builder, n: NodeView, b: Var) -> Var:
     """`b` to divide by. Where the result of `n` may be thrown away, zeros of `b` are replaced by `SMALLEST`.
 
@@ -61,6 +79,24 @@ def divisor(op: Builder, n: NodeView, b: Var) -> Var:
     if b.value.const is None and may_be_dropped(op, n):
         return op.where(op.Equal(b, op.like(0, b)), SMALLEST[b.dtype], b)
     return b
+
+
+def factor(op: Builder, n: NodeView, v: Var, *, certain: bool = False) -> Var:
+    """`v` to multiply by. Where the result of `n` may be thrown away, what is infinite in `v` is made finite.
+
+    And what is undefined becomes zero, so that a zero cotangent stays one. Without `certain`, only where
+    something upstream of `v` can be infinite or undefined at all.
+    """
+    if not certain:
+        source = v.value.producer
+        if source is None:
+            return v
+        if not _is_wild(source) and not _reaches(op, source, _is_wild, _KEEP_INFINITY, down=False):
+            return v
+    if not may_be_dropped(op, n):
+        return v
+    top = LARGEST[v.dtype]
+    return op.Clip(op.where(op.IsNaN(v), 0, v), op.like(-top, v), op.like(top, v))  # type: ignore[no-any-return]
 
 
 def positive(op: Builder, b: Var) -> Var:
@@ -80,6 +116,10 @@ def _is_steep(node: Node) -> bool:
             return True
         return node.op_type == "Pow" and bool((by.const.numpy() < 1).any())
     return node.op_type in _STEEP
+
+
+def _is_wild(node: Node) -> bool:
+    return node.op_type in _WILD or _is_steep(node)
 
 
 def _is_selection(node: Node) -> bool:

@@ -261,6 +261,15 @@ def _push_decompose(op: Builder, rule: Rule, n: NodeView, ts: Mapping[Value, Var
     return [None if t is None else op.var(t) for t in out]
 
 
+def push_composition(op: Builder, n: NodeView, ts: Tangents) -> Tangents:
+    """The tangents of the results of a node by way of its composition: for a `pair` that is by hand in reverse only."""
+    rule = n.rules.composition(n, asked=True)
+    if rule is None:
+        raise UnsupportedOperator(f"there is no composition for {describe(n.node)}", (n.node,))
+    own = {v: t for v, t in zip(n.node.inputs, ts, strict=True) if v is not None and t is not None}
+    return _push_decompose(op, rule, n, own)
+
+
 def _push_pair(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tangents:
     assert isinstance(rule, Pair)
     return _as_list(n, rule.forward(op, n, ts))

@@ -22,12 +22,18 @@ def expand_body(op: Builder, node: Node) -> tuple[Var | None, ...]:
     body = function_proto(node, op.inference.opset)
     if body is None:
         raise ModelError(f"the specification has no function body for {describe(node)}")
+    # a body made for a node has no node for the results that this one leaves out, but lists them all the same
+    defined = {*body.input, *(o for n in body.node for o in n.output)}
+    listed = [o if o in defined else None for o in body.output][: len(node.outputs)]
+    del body.output[:]
+    body.output.extend(o for o in listed if o is not None)
     f = function_from_proto(body)
     facts = schema.facts(node.domain, node.op_type, op.inference.opset.get(node.domain, 0))
     defaults = {} if facts is None else {k: a for k, a in facts.attributes.items() if a is not None}
     call = {**defaults, **f.defaults, **node.attributes}
-    results = inline_body(op, f.body, node.inputs, call, simplify=True)
-    return tuple(None if v is None else op.var(v) for v in results)
+    results = iter(inline_body(op, f.body, node.inputs, call, simplify=True))
+    found = [None if o is None else next(results) for o in listed]
+    return tuple(None if v is None else op.var(v) for v in found)
 
 
 def function_proto(node: Node, opset: dict[str, int]) -> onnx.FunctionProto | None:

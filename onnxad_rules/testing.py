@@ -137,7 +137,7 @@ def run_in_ort(proto: onnx.ModelProto, level: int = 0) -> Runner:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = {i.name for i in session.get_inputs()}
+    names = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
     return lambda feeds: session.run(None, {k: v for k, v in feeds.items() if k in names})  # type: ignore[no-any-return]
 
 

@@ -86,7 +86,7 @@ elementwise("HardSigmoid", X=lambda op, n: _inside(op, n.Y) * n.alpha)
 def _hard_swish(op: Builder, n: NodeView) -> Var:
     """h(x) + x h'(x) with h(x) = min(1, max(0, x / 6 + 1/2))."""
     h = op.HardSigmoid(n.X, alpha=1 / 6, beta=0.5)
-    inside = _number(op, op.And(_above(op, n.X, -3), _below(op, n.X, 3)), n.X)
+    inside = _number(op, _below(op, op.Abs(n.X), 3), n.X)
     return h + n.X * inside * (1 / 6)  # type: ignore[no-any-return]
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_rules.context import divisor, may_be_dropped, positive
+from onnxad_rules.context import divisor, factor, may_be_dropped, positive
 from onnxad_rules.kinds import elementwise, pair, times
 from onnxad_rules.node import NodeView
 
 elementwise("Add", A=1, B=1)
 elementwise("Sub", A=1, B=-1)
-elementwise("Mul", A=lambda op, n: n.B, B=lambda op, n: n.A)
+elementwise("Mul", A=lambda op, n: factor(op, n, n.B), B=lambda op, n: factor(op, n, n.A))
 elementwise("Neg", X=-1)
 elementwise("Sum", data_0=lambda op, n, i: 1)
 elementwise("Mean", data_0=lambda op, n, i: 1 / len(n.data_0))
 # sqrt'(0) is infinite, but zero times it is zero: x / max(y, smallest)
-elementwise("Sqrt", X=times(lambda op, n, x: x * 0.5 / positive(op, n.Y)))
+elementwise("Sqrt", X=times(lambda op, n, x: x * 0.5 / positive(op, factor(op, n, n.Y, certain=True))))
 
 
 def _reciprocal(op: Builder, n: NodeView, x: Var) -> Var:

@@ -211,24 +211,37 @@ def _unless_zero(strides: tuple[int, ...]) -> tuple[int, ...] | None:
     return rest if any(rest) else None
 
 
-def _flipped(op: Builder, g: Geometry, grid: Var, kernel: Var) -> Var | None:
-    """`to_image` of a depthwise kernel with stride 1 as a Conv with the flipped kernel: four times as fast at run time.
-
-    (The runtime's ConvTranspose takes one channel at a time. Dense kernels gain nothing.)
-    """
-    k, span = kernel.shape, g.span()
-    depthwise = k is not None and k[:2] == (g.group, 1) and g.group > 1
-    if not depthwise or span is None or not isinstance(g.begin, tuple) or any(s != 1 for s in g.strides):
+def _turned(g: Geometry) -> Geometry | None:
+    """The geometry in which image and grid have changed places (kernels flipped): stride 1 and known extents only."""
+    span = g.span()
+    if span is None or not g.static_pads or any(s != 1 for s in g.strides):
         return None
     pads = tuple(s - 1 - p for s, p in zip(span + span, g.pads(), strict=True))
-    if min(pads) < 0:
+    return replace(g, begin=pads[: g.spatial], end=pads[g.spatial :]) if min(pads) >= 0 else None
+
+
+def _flip(op: Builder, g: Geometry, kernel: Var) -> Var:
+    """The kernel with its taps in reverse order."""
+    axes = [a for a, k in zip(g.axes, g.kernel, strict=True) if k != 1]
+    count = len(axes)
+    return op.Slice(kernel, [-1] * count, [-(2**31)] * count, axes, [-1] * count) if axes else kernel  # type: ignore[no-any-return]
+
+
+def _flipped(op: Builder, g: Geometry, grid: Var, kernel: Var) -> Var | None:
+    """`to_image` with stride 1 as a Conv with the flipped kernel, where that is faster than a ConvTranspose.
+
+    That is for kernels that work on each channel alone (the runtime takes those one at a time), and for dense ones
+    whose image has the more channels (what is unfolded is then the smaller side).
+    """
+    k, turned = kernel.shape, _turned(g)
+    if turned is None or k is None or not isinstance(k[0], int) or not isinstance(k[1], int):
         return None
-    count = g.spatial
-    back = (
-        op.Slice(kernel, [-1] * count, [-(2**31)] * count, g.axes, [-1] * count) if max(span) > 1 else kernel
-    )
-    flat = replace(g, begin=pads[:count], end=pads[count:])
-    return op.Conv(grid, back, **flat.attributes())  # type: ignore[no-any-return]
+    if g.group > 1 and k[:2] == (g.group, 1):
+        return op.Conv(grid, _flip(op, g, kernel), **turned.attributes())  # type: ignore[no-any-return]
+    if g.group == 1 and k[0] < k[1]:
+        back = op.Transpose(_flip(op, g, kernel), perm=[1, 0, *g.axes])
+        return op.Conv(grid, back, **turned.attributes())  # type: ignore[no-any-return]
+    return None
 
 
 def to_kernel(op: Builder, g: Geometry, image: Var, grid: Var, kernel: Var) -> Var:
@@ -236,54 +249,74 @@ def to_kernel(op: Builder, g: Geometry, image: Var, grid: Var, kernel: Var) -> V
 
     A product with the image itself (kernels of one tap), with windows gathered channel-last (many channels) or unfolded
     by a convolution (few channels, groups, extents that only the run knows); or one large convolution (many taps
-    of few channels, kernels whose extents only the run knows).
+    of few channels, kernels whose extents only the run knows). With stride 1 the side of fewer channels is unfolded.
     """
     if not g.static_pads:
         image, g = padded(op, image, g), g.unpadded()
-    taps, channels = numbers(g.kernel), extent(op, image, 1)
-    few = g.group > 1 or not isinstance(channels, int) or channels < MANY_CHANNELS
-    if taps is None or (few and math.prod(taps) > MANY_TAPS):
-        return _by_convolution(op, g, image, grid, kernel)
+    taps, out, inside = numbers(g.kernel), extent(op, kernel, 0), extent(op, kernel, 1)
+    if (
+        g.group == 1
+        and taps is not None
+        and isinstance(out, int)
+        and isinstance(inside, int)
+        and out < inside
+    ):
+        turned = _turned(g) if math.prod(taps) > 1 else None
+        if turned is not None:
+            found = _to_kernel(op, turned, taps, inside, out, grid, image)
+            return op.Transpose(_flip(op, g, found), perm=[1, 0, *g.axes])  # type: ignore[no-any-return]
+    if taps is None:
+        return cropped(op, _by_convolution(op, g, inside, image, grid), g, kernel)
+    return _to_kernel(op, g, taps, out, inside, image, grid)
+
+
+def _to_kernel(
+    op: Builder, g: Geometry, taps: tuple[int, ...], out: int | Var, inside: int | Var, image: Var, grid: Var
+) -> Var:
+    """`to_kernel` for known taps; `out` and `inside` are the kernel's first extents."""
+    few = g.group > 1 or not isinstance(inside, int) or inside < MANY_CHANNELS
+    if few and math.prod(taps) > MANY_TAPS:
+        found = _by_convolution(op, g, inside, image, grid)
+        count = [0] * g.spatial
+        return op.Slice(found, count, list(taps), g.axes)  # type: ignore[no-any-return]
     plain = math.prod(taps) == 1 and not any(g.pads()) and all(s == 1 for s in g.strides)
-    places = None if image.shape is None or grid.shape is None else numbers(image.shape[2:] + grid.shape[1:])
-    if plain or few or places is None or not isinstance(channels, int):
-        return _by_products(op, g, taps, image, grid, kernel)
-    return _by_gather(op, g, taps, channels, image, grid)
+    places = None if image.shape is None or grid.shape is None else numbers(image.shape[2:] + grid.shape[2:])
+    if plain or few or places is None or not isinstance(out, int) or not isinstance(inside, int):
+        return _by_products(op, g, taps, out, inside, image, grid)
+    return _by_gather(op, g, taps, out, inside, image, grid)
 
 
-def _by_gather(op: Builder, g: Geometry, taps: tuple[int, ...], channels: int, image: Var, grid: Var) -> Var:
+def _by_gather(
+    op: Builder, g: Geometry, taps: tuple[int, ...], out: int, inside: int, image: Var, grid: Var
+) -> Var:
     """Windows gathered channel-last, each tap one run of channels, and one Gemm. All extents but the batch are known."""
     r = g.spatial
     assert image.shape is not None and grid.shape is not None
-    places = grid.shape[2:]
+    places = numbers(grid.shape[2:]) or ()
     sides = zip(image.shape[2:], g.pads()[:r], g.pads()[r:], strict=True)
     extents = [int(d) + b + e for d, b, e in sides]
     rows = op.Transpose(image, perm=[0, *g.axes, 1])
     if any(g.pads()):
         rows = op.Pad(rows, list(g.pads()), None, list(range(1, r + 1)))
-    rows = reshape(op, rows, [extent(op, image, 0), math.prod(extents), channels])
+    batch = extent(op, image, 0)
+    rows = reshape(op, rows, [batch, math.prod(extents), inside])
     index: Var | None = None
     for i in range(r):
-        at = np.arange(int(places[i]))[:, None] * g.strides[i] + np.arange(taps[i]) * g.dilations[i]
+        at = np.arange(places[i])[:, None] * g.strides[i] + np.arange(taps[i]) * g.dilations[i]
         spread = [1] * (2 * r)
         spread[i], spread[r + i] = at.shape
         term = op.const((at * math.prod(extents[i + 1 :])).reshape(spread))
         index = term if index is None else op.Add(index, term)
-    columns = op.Reshape(op.Gather(rows, index, axis=1), [-1, math.prod(taps) * channels])
-    out = int(grid.shape[1])
-    left = op.Reshape(op.Transpose(grid, perm=[1, 0, *g.axes]), _with_hole(op, grid, out))
-    product = op.Reshape(op.Gemm(left, columns), [out, *taps, channels])
+    total = batch * math.prod(places)
+    columns = reshape(op, op.Gather(rows, index, axis=1), [total, math.prod(taps) * inside])
+    left = reshape(op, op.Transpose(grid, perm=[1, 0, *g.axes]), [out, total])
+    product = op.Reshape(op.Gemm(left, columns), [out, *taps, inside])
     return op.Transpose(product, perm=[0, r + 1, *range(1, r + 1)])  # type: ignore[no-any-return]
 
 
-def _with_hole(op: Builder, grid: Var, out: int) -> list[int]:
-    """The target [out, everything else]."""
-    assert grid.shape is not None
-    sizes = numbers(grid.shape)
-    return [out, -1 if sizes is None else math.prod(sizes) // max(out, 1)]
-
-
-def _by_products(op: Builder, g: Geometry, taps: tuple[int, ...], image: Var, grid: Var, kernel: Var) -> Var:
+def _by_products(
+    op: Builder, g: Geometry, taps: tuple[int, ...], out: int | Var, inside: int | Var, image: Var, grid: Var
+) -> Var:
     """Windows unfolded by a convolution with one-hot kernels, and one matrix product per example and group."""
     count = math.prod(taps)
     columns = image
@@ -292,27 +325,30 @@ def _by_products(op: Builder, g: Geometry, taps: tuple[int, ...], image: Var, gr
         columns = op.Conv(single_channels(op, image, g.spatial), one_hot, **{**g.attributes(), "group": None})
     if not g.exact:
         columns = cropped(op, columns, g, grid)
-    batch, out, per_group = extent(op, image, 0), extent(op, kernel, 0), extent(op, kernel, 1)
     rows = out // g.group if isinstance(out, int) else out / g.group
-    group, places = [] if g.group == 1 else [g.group], spatial_size(op, grid)
+    group, batch, places = [] if g.group == 1 else [g.group], extent(op, image, 0), spatial_size(op, grid)
     left = reshape(op, grid, [batch, *group, rows, places])
-    right = reshape(op, columns, [batch, *group, per_group * count, places])
-    product = op.MatMul(left, op.swap(right))
-    return op.reshape_like(op.ReduceSum(product, [0], keepdims=0), kernel)
+    right = reshape(op, columns, [batch, *group, inside * count, places])
+    product = op.ReduceSum(op.MatMul(left, op.swap(right)), [0], keepdims=0)
+    return reshape(op, product, [out, inside, *taps])
 
 
-def _by_convolution(op: Builder, g: Geometry, image: Var, grid: Var, kernel: Var) -> Var:
-    """The grid as a kernel on the image: batch and channels exchanged, strides and dilations exchanged."""
+def _by_convolution(op: Builder, g: Geometry, inside: int | Var, image: Var, grid: Var) -> Var:
+    """The grid as a kernel on the image: batch and channels exchanged, strides and dilations exchanged.
+
+    Has more taps than the kernel where the last window ends before the image does.
+    """
     perm = [1, 0, *g.axes]
-    flat = op.Transpose(image, perm=perm)
-    if g.group > 1:
+    if g.group == 1:
+        flat = op.Transpose(image, perm=perm)
+    else:
         batch, sides = extent(op, image, 0), [extent(op, image, a) for a in g.axes]
-        split = reshape(op, image, [batch, g.group, extent(op, kernel, 1), *sides])
-        flat = op.Transpose(split, perm=[2, 1, 0, *[a + 1 for a in g.axes]])
-        flat = reshape(op, flat, [extent(op, kernel, 1), batch * g.group, *sides])
+        split = op.Transpose(
+            reshape(op, image, [batch, g.group, inside, *sides]), perm=[2, 1, 0, *[a + 1 for a in g.axes]]
+        )
+        flat = reshape(op, split, [inside, batch * g.group, *sides])
     turned = replace(g, strides=g.dilations, dilations=g.strides)
-    out = op.Transpose(op.Conv(flat, op.Transpose(grid, perm=perm), **turned.attributes()), perm=perm)
-    return cropped(op, out, g, kernel)
+    return op.Transpose(op.Conv(flat, op.Transpose(grid, perm=perm), **turned.attributes()), perm=perm)  # type: ignore[no-any-return]
 
 
 # --- the operators

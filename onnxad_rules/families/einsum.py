@@ -77,7 +77,7 @@ def _diagonal(op: Builder, own: str, x: Var) -> Var:
         # an axis after an ellipsis is counted from the end
         ends = [a if a < dot else a - len(own) for a in (q, p)]
         order = op.iota(op.extent(x, ends[0]))
-        rank = op.rank(x)
+        rank = op.rank(x) if dot >= 0 else op.const([len(own)])
         sides = [op.Unsqueeze(order, _all_but(op, rank, e)) for e in ends]
         masks.append(op.Equal(*sides))
     mask = masks[0]

@@ -158,8 +158,8 @@ def _scatter_product(op: Builder, n: NodeView, t: Any) -> Var:
     """The product rule, without a division by zero: every factor's tangent times the product of the others.
 
     The product of the nonzero factors is divided by the factor itself; zeros among the others are counted.
-    For one zero, the sum of the zeros stands in its place: it is zero, but has a derivative, which makes second
-    derivatives right as well.
+    For one zero, the sum of the zeros stands in its place: it is zero but has a derivative, so that second
+    derivatives are right as well.
     """
     u, at = n.updates, n.indices
     terms: list[Var | None] = []
@@ -212,6 +212,12 @@ def _scatter_nd(op: Builder, n: NodeView) -> Var:
     return op.reshape_like(op.ScatterElements(rows, index, new, axis=0, reduction=n.reduction), data)
 
 
+def _from_front(n: NodeView) -> int:
+    """The axis from the front where the rank is known, as the reference GatherElements wants it."""
+    rank, axis = n.past_cache.rank, int(n.axis)
+    return axis + rank if axis < 0 and rank is not None else axis
+
+
 def _cache_positions(op: Builder, n: NodeView) -> Var:
     """Where a TensorScatter puts each element of its update along its axis, in the update's shape."""
     update, cache, axis = n.update, n.past_cache, n.axis
@@ -241,7 +247,7 @@ linear(
     past_cache=lambda op, n, ct: op.TensorScatter(
         ct, op.zeros_like(n.update), n.write_indices, mode=n.node.attributes.get("mode"), axis=n.axis
     ),
-    update=lambda op, n, ct: op.GatherElements(ct, _cache_positions(op, n), axis=n.axis),
+    update=lambda op, n, ct: op.GatherElements(ct, _cache_positions(op, n), axis=_from_front(n)),
 )
 
 

@@ -102,6 +102,10 @@ def _gemm_b(op: Builder, n: NodeView, ct: Var) -> Var:
     return out
 
 
+def _scaled(x: Var, factor: float) -> Var:
+    return x if factor == 1 else x * factor
+
+
 def _unless_zero(x: int) -> int | None:
     return x or None
 
@@ -114,8 +118,8 @@ multilinear(
     "Gemm",
     A=_gemm_a,
     B=_gemm_b,
-    C=lambda op, n, ct: op.sum_to(ct, n.C) * n.beta,
-    additive={"C": lambda op, n, t: op.expand_to(t * n.beta, n.Y)},
+    C=lambda op, n, ct: _scaled(op.sum_to(ct, n.C), n.beta),
+    additive={"C": lambda op, n, t: op.expand_to(_scaled(t, n.beta), n.Y)},
 )
 
 # --- Det

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import DataType
-from onnxad_rules.context import positive
+from onnxad_rules.context import LARGEST, positive
 from onnxad_rules.kinds import linear, pushforward
 from onnxad_rules.node import NodeView
 from onnxad_rules.products import is_zero, rows_of_zeros
@@ -122,18 +122,10 @@ def _log_sum(op: Builder, n: NodeView, t: Any) -> Var:
     return _sum(op, n, t.data) / positive(op, _sum(op, n, n.data))
 
 
-_LOWEST = {
-    DataType.FLOAT: -float(np.finfo(np.float32).max),
-    DataType.DOUBLE: -float(np.finfo(np.float64).max),
-    DataType.FLOAT16: -65504.0,
-    DataType.BFLOAT16: -3.3895313892515355e38,
-}
-
-
 @pushforward("ReduceLogSumExp")
 def _log_sum_exp(op: Builder, n: NodeView, t: Any) -> Var:
     """The weights exp(x - y); zero, not undefined, where every x and so y is minus infinity."""
-    low = op.like(_LOWEST[n.reduced.dtype], n.reduced)
+    low = op.like(-LARGEST[n.reduced.dtype], n.reduced)
     y = op.where(op.Greater(n.reduced, low), n.reduced, low)  # some runtimes have NaN for minus infinity
     return _sum(op, n, op.Exp(n.data - _kept(op, n, y)) * t.data)
 

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_rules.context import gate
+from onnxad_rules.context import gate, is_exact
 from onnxad_rules.kinds import Fn, elementwise, linear, pair, times
 from onnxad_rules.node import NodeView
 
-# As a linear operator, so that forward is a Where as well: the tangent of the branch not taken may be
-# infinite.
-linear(
-    "Where",
-    X=lambda op, n, ct: op.sum_to(gate(op, n, ct, n.condition), n.X),
-    Y=lambda op, n, ct: op.sum_to(gate(op, n, ct, op.Not(n.condition)), n.Y),
-)
+
+def _where_forward(op: Builder, n: NodeView, ts: Sequence[Var | None]) -> list[Var]:
+    """A Where as well: the tangent of the branch not taken may be infinite."""
+    _, x, y = ts
+    return [op.expand_to(op.where(n.condition, 0 if x is None else x, 0 if y is None else y), n.output)]
+
+
+@pair("Where", forward=_where_forward)
+def _where(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Sequence[bool]) -> list[Var | None]:
+    """The cotangent where the branch was taken. By hand for speed: Y gets what X did not."""
+    ct = cts[0]
+    assert ct is not None
+    x = gate(op, n, ct, n.condition) if wanted[1] else None
+    y = None
+    if wanted[2]:
+        y = gate(op, n, ct, op.Not(n.condition)) if x is None or is_exact(x) else ct - x
+    return [None, None if x is None else op.sum_to(x, n.X), None if y is None else op.sum_to(y, n.Y)]
+
 
 # float to float; anything else carries no derivative
 linear("Cast", input=lambda op, n, ct: op.cast_like(ct, n.input))
@@ -30,6 +41,9 @@ def _inside(op: Builder, n: NodeView, x: Var) -> Var:
     if low is None and high is None:
         return x
     if low is not None and high is not None:
+        a, b = op.number(low), op.number(high)
+        if a is not None and b is not None and a <= b:
+            return gate(op, n, x, op.Equal(n.output, n.input))
         mask = op.And(op.GreaterOrEqual(n.input, low), op.LessOrEqual(n.input, high))
     else:
         mask = op.LessOrEqual(n.input, high) if low is None else op.GreaterOrEqual(n.input, low)

@@ -218,7 +218,8 @@ def test_branches_that_yield_outer_values_constants_and_duplicates():
 
 
 def test_values_yielded_directly():
-    """A branch may yield an outer value, an input of the model or one value twice; the IR allows what text does not."""
+    """A branch may yield an outer value, an input of the model or one value twice; the IR allows what
+    text does not."""
     model = from_proto(
         parser.parse_model(
             HEAD
@@ -248,8 +249,10 @@ def test_nested_constant_ifs_with_clashing_names():
       k = Constant<value = float {{{k}.0}}>()
       p = Constant<value = bool {{{p}}}>()
       m = Mul(x, k)
-      u{n} = If (p) < then_branch = tt () => (float[2,3,4] q) {{ h = Constant<value = float {{0.5}}>() q = Mul(m, h) }},
-                      else_branch = ee () => (float[2,3,4] r) {{ h = Constant<value = float {{0.25}}>() r = Sub(m, h) }} >
+      u{n} = If (p) < then_branch = tt () => (float[2,3,4] q) {{ h = Constant<value = float {{0.5}}>()
+        q = Mul(m, h) }},
+                      else_branch = ee () => (float[2,3,4] r) {{ h = Constant<value = float {{0.25}}>()
+                        r = Sub(m, h) }} >
     }}"""
     text = """g (float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z) {
       c = Constant<value = bool {1}>()

@@ -175,7 +175,8 @@ def test_function_with_a_loop():
           trips = Constant<value_int: int = @n>()
           true = Constant<value = bool {1}>()
           b = Loop (trips, true, a) <
-            body = step (int64 i, bool c, float[3] s) => (bool c2, float[3] s2) { c2 = Identity(c) s2 = Mul(s, a) }
+            body = step (int64 i, bool c, float[3] s) => (bool c2, float[3] s2) { c2 = Identity(c) s2 =
+              Mul(s, a) }
           >
         }"""
     )

@@ -58,7 +58,9 @@ def test_order_two(stem):
     names = list(gradients)[:3] + list(gradients)[-1:]
     adjoint = to_double(reverse(model, inputs=list(dict.fromkeys(names)), layout="single"))
     seeded = [*names[:2], f"adj_{y}"]
-    second = forward(adjoint, inputs=seeded, outputs=[f"adj_{n}" for n in dict.fromkeys(names)], layout="single")
+    second = forward(
+        adjoint, inputs=seeded, outputs=[f"adj_{n}" for n in dict.fromkeys(names)], layout="single"
+    )
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in adjoint.graph.initializer}
     at = {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in feeds.items()}
     at[f"adj_{y}"] = cotangent.astype(np.float64)

@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from onnxad_rules.testing import check_rule, differentiate, run_in_reference
+from onnxad_rules.testing import check_rule, differentiate, run_in_ort, run_in_reference
 
 R = np.random.default_rng(0)
 r = R.standard_normal
@@ -165,8 +165,36 @@ def test_branch_not_taken(inner, slope, dtype):
     feeds = {"x": x, "adj_y": np.array([1, 1, 3, 1], x.dtype), "fwd_x": np.array([1, 1, 3, 1], x.dtype)}
     want = np.where(x > 0, slope(np.where(x > 0, x, 1)), 0)
     for mode in ("forward", "reverse"):
-        got = run_in_reference(differentiate(model, mode))(feeds)[1]
-        np.testing.assert_allclose(got, want, rtol=1e-6, err_msg=mode)
+        d = differentiate(model, mode)
+        runs = [run_in_reference(d)] + ([run_in_ort(d), run_in_ort(d, 99)] if dtype == "float" else [])
+        for run in runs:
+            np.testing.assert_allclose(run(feeds)[1], want, rtol=1e-6, err_msg=mode)
+
+
+@pytest.mark.parametrize(
+    "inner, slope",
+    [
+        ("Log(x)", lambda x: 1 / x),
+        ("Sqrt(x)", lambda x: 0.5 / np.sqrt(x)),
+        ("Pow(x, half)", lambda x: 0.5 / np.sqrt(x)),
+        ("Pow(x, more)", lambda x: 1.5 * np.sqrt(x)),
+        ("Acosh(x1)", lambda x: 1 / np.sqrt((x + 1) ** 2 - 1)),
+        ("Exp(r)", lambda x: -np.exp(1 / x) / x**2),
+        ("Mul(x, l)", lambda x: np.log(x) + 1),
+    ],
+)
+@pytest.mark.parametrize("zero", [0.0, -1.0])
+def test_branch_outside_its_domain(inner, slope, zero):
+    """The same where the branch not taken is undefined, or a factor of it is infinite."""
+    model = model_of(f"""g (double[3] x) => (double[3] y)
+      <double zero = {{0}}, double one = {{1}}, double half = {{0.5}}, double more = {{1.5}}>
+      {{ c = Greater(x, zero)  x1 = Add(x, one)  r = Reciprocal(x)  l = Log(x)
+         v = {inner}  y = Where(c, v, zero) }}""")
+    x = np.array([zero, 0.25, 1])
+    feeds = {"x": x, "adj_y": np.array([3.0, 1, 2])}
+    want = feeds["adj_y"] * np.where(x > 0, slope(np.where(x > 0, x, 1)), 0)
+    got = run_in_reference(differentiate(model, "reverse"))(feeds)[1]
+    np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
 def test_zero_times_a_steep_root():

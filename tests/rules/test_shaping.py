@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from onnxad_rules.testing import check_rule
+from onnxad_rules.testing import check_rule, differentiate, one_node
 
 R = np.random.default_rng(0)
 r = R.standard_normal
@@ -121,3 +121,30 @@ def test_space_to_depth_without_a_mode():
 def test_center_crop_pad(axes, shape):
     attrs = {} if axes is None else {"axes": axes}
     either("CenterCropPad", [r((4, 5)), ints(*shape)], attrs, unknown_rank=axes is None or -1 not in axes)
+
+
+# --- how much is emitted
+
+
+def emitted(op, xs, attrs=None, outputs=1, wrt=None, constants=(), mode="reverse"):
+    """The operators that a derivative adds to a model of one node."""
+    model = one_node(op, xs, attrs or {}, outputs, "", 18, constants=constants)
+    names = [f"x{i}" for i in (range(len(xs)) if wrt is None else wrt)]
+    model = differentiate(model, mode, wrt=names)
+    found = [n.op_type for n in model.graph.node if n.op_type != "Identity"]
+    found.remove(op)
+    return found
+
+
+def test_few_nodes_are_emitted():
+    x, y = r((2, 3)), r((4, 3))
+    assert emitted("Concat", [x, y], {"axis": 0}, wrt=[1], constants=[0]) == ["Slice"]
+    assert emitted("Concat", [x, y], {"axis": 0}) == ["Split"]
+    assert emitted("Concat", [x, y], {"axis": 0}, mode="forward") == ["Concat"]
+    assert emitted("Slice", [y, ints(1), ints(3)], wrt=[0], constants=[1, 2]) == ["Pad"]
+    assert emitted("Pad", [x, ints(1, 0, 0, 2)], wrt=[0], constants=[1]) == ["Slice"]
+    assert emitted("Gather", [y, ints(2, 3)], wrt=[0], constants=[1]) == ["Pad"]
+    assert emitted("Split", [y, ints(1, 3)], outputs=2, wrt=[0], constants=[1]) == ["Concat"]
+    assert emitted("Reshape", [y, ints(3, 4)], wrt=[0], constants=[1]) == ["Reshape"]
+    assert emitted("Tile", [y, ints(1, 5)], wrt=[0], constants=[1]) == ["Reshape", "ReduceSum"]
+    assert emitted("MatMul", [r((5, 2, 3)), r((3, 4))], wrt=[1]) == ["Reshape", "Reshape", "Gemm"]

@@ -1,0 +1,120 @@
+"""Attention and RotaryEmbedding against finite differences."""
+
+import numpy as np
+import pytest
+
+from onnxad_rules.testing import check_rule, differentiate, one_node, run_in_ort, run_in_reference
+
+R = np.random.default_rng(0)
+r = R.standard_normal
+B, H, S, T, D, E = 2, 4, 3, 5, 4, 3
+
+
+def qkv(heads=H, keys=T):
+    return [r((B, H, S, D)), r((B, heads, keys, D)), r((B, heads, keys, E))]
+
+
+def check(inputs, attrs=None, **options):
+    options = dict(engine=run_in_reference, unknown_rank=False, single=False) | options
+    check_rule("Attention", inputs, attrs or {}, **options)
+
+
+@pytest.mark.parametrize("heads", [H, 2, 1])
+@pytest.mark.parametrize(
+    "attrs", [dict(), dict(is_causal=1), dict(softcap=0.7, scale=0.3), dict(is_causal=1, softcap=2.0)]
+)
+def test_four_dimensional(heads, attrs):
+    check(qkv(heads), attrs)
+
+
+@pytest.mark.parametrize("heads", [H, 2, 1])
+def test_three_dimensional(heads):
+    attrs = dict(q_num_heads=H, kv_num_heads=heads)
+    check([r((B, S, H * D)), r((B, T, heads * D)), r((B, T, heads * E))], attrs)
+
+
+def masked_rows(*shape):
+    mask = R.random(shape) > 0.3
+    mask[..., 0] = True
+    mask[..., 1, :] = False
+    return mask
+
+
+@pytest.mark.parametrize("attrs", [dict(), dict(is_causal=1)])
+@pytest.mark.parametrize("shape", [(S, T), (H, S, T), (B, 1, S, T), (B, H, S, T)])
+def test_masks(shape, attrs):
+    """Boolean and additive masks, with a row that lets nothing through: its derivatives are zero, not NaN."""
+    mask = masked_rows(*shape)
+    check([*qkv(2), mask], attrs)
+    check([*qkv(2), np.where(mask, r(shape), -np.inf)], attrs, wrt=(0, 1, 2), order=1)
+    check([*qkv(2), r(shape)], attrs)
+
+
+def test_masked_rows_are_finite_in_every_order_and_runtime():
+    mask = masked_rows(S, T)
+    inputs = [x.astype(np.float32) for x in qkv()]
+    model = one_node("Attention", [*inputs, mask], {}, 1, "", 23)
+    reverse = differentiate(model, "reverse")
+    feeds = {f"x{i}": x for i, x in enumerate([*inputs, mask])} | {
+        "adj_y0": r((B, H, S, E)).astype(np.float32)
+    }
+    for level in (0, 99):
+        _, dq, dk, dv = run_in_ort(reverse, level)(feeds)
+        assert all(np.isfinite(d).all() for d in (dq, dk, dv))
+        assert (dq[:, :, 1] == 0).all()
+    second = differentiate(reverse, "forward", prefix="d_")
+    feeds |= {f"d_{k}": r(v.shape).astype(np.float32) for k, v in feeds.items() if v.dtype == np.float32}
+    assert all(np.isfinite(y).all() for y in run_in_ort(second)(feeds))
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+def test_past_and_every_result(mode):
+    past = [r((B, 2, 2, D)), r((B, 2, 2, E))]
+    attrs = dict(qk_matmul_output_mode=mode, softcap=1.5)
+    check([*qkv(2), r((S, T + 2)), *past], attrs, outputs=4)
+    check([*qkv(2), None, *past], dict(is_causal=1), outputs=3)
+    check(
+        [*qkv(2), masked_rows(S, T + 2), *past], attrs | dict(qk_matmul_output_mode=mode % 2 * 3), outputs=4
+    )
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("keys", [T, T - 1])
+def test_padded_keys(causal, keys):
+    # five queries but two keys: the first queries see nothing
+    seen = np.array([2, 4], np.int64)
+    check([*qkv(2), r((S, keys)), None, None, seen], dict(is_causal=causal), opset=24)
+    check([*qkv(2), masked_rows(S, keys), None, None, seen], dict(is_causal=causal), opset=24)
+
+
+@pytest.mark.parametrize("left, right", [(1, -1), (-1, 1), (1, 0), (0, 2)])
+def test_windows(left, right):
+    attrs = dict(left_window_size=left, right_window_size=right)
+    check(qkv(2), attrs, opset=25)
+    check(qkv(2), attrs | dict(is_causal=1), opset=25)
+    check([*qkv(2), None, r((B, 2, 2, D)), r((B, 2, 2, E))], attrs, outputs=3, opset=25)
+
+
+def test_softmax_precision():
+    check([x.astype(np.float64) for x in qkv()], dict(softmax_precision=11))
+
+
+def caches(size, positions=None, batch=B):
+    angle = r((positions, size) if positions else (batch, S, size))
+    return [np.cos(angle), np.sin(angle)]
+
+
+@pytest.mark.parametrize("constants", [(), (1, 2)])
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("rotary", [0, 4])
+@pytest.mark.parametrize("rank", [3, 4])
+def test_rotary_embedding(rank, rotary, interleaved, constants):
+    size = 6
+    x = r((B, H, S, size) if rank == 4 else (B, S, H * size))
+    attrs = dict(interleaved=interleaved, rotary_embedding_dim=rotary) | (
+        dict(num_heads=H) if rank == 3 else {}
+    )
+    options = dict(constants=constants, engine=run_in_reference, unknown_rank=False, single=False)
+    check_rule("RotaryEmbedding", [x, *caches((rotary or size) // 2)], attrs, **options)
+    ids = np.array([[0, 2, 1], [6, 5, 3]], np.int64)
+    check_rule("RotaryEmbedding", [x, *caches((rotary or size) // 2, 7), ids], attrs, **options)
