@@ -449,7 +449,8 @@ def _along(gradient: Array, direction: Array) -> Array:
     size = _norm(gradient)
     if not 0 < size < np.inf:
         return direction
-    return direction + np.asarray(gradient * (_norm(direction) / size)).astype(direction.dtype)
+    turned: Array = direction + np.asarray(gradient * (_norm(direction) / size)).astype(direction.dtype)
+    return turned
 
 
 def _fresh(name: str, taken: Mapping[str, Any]) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnxad_ir.builder import Builder
-from onnxad_ir.core import Graph, Model, Node, Value
+from onnxad_ir.core import Graph, Model, Node
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.traverse import Captures
-from onnxad_ir.types import is_floating
+from onnxad_ir.types import can_vary
 from onnxad_passes.seeds import choose_sinks, choose_sources
+from onnxad_rules.activity import varying
 from onnxad_rules.kinds import Rule
 from onnxad_rules.node import NodeView
 from onnxad_rules.ruleset import Ruleset, default_rules
@@ -80,17 +81,14 @@ def report_derivative(
     graph = model.graph
     sources, sinks = choose_sources(model, inputs), choose_sinks(model, outputs)
     captures = Captures()
-    varied: set[Value] = set(sources)
-    for n in graph.nodes:
-        if _enters(n, varied, rules, captures):
-            varied.update(rules.outputs(n))
+    varied, _ = varying(graph.nodes, sources, rules, captures)
     useful = set(sinks)
     found = _Collector(model, rules)
     for n in reversed(graph.nodes):
         if not any(v in useful for v in n.outputs):
             continue
         touched = [i for i, v in enumerate(n.inputs) if v is not None and v in varied]
-        inside = any(v in varied and is_floating(v.type) for v in captures[n])
+        inside = any(v in varied and can_vary(v.type) for v in captures[n])
         if not touched and not inside:
             continue
         found.node(n, touched, inside, captures)
@@ -106,13 +104,6 @@ def report_derivative(
         found.entries("zero"),
         found.entries("missing"),
     )
-
-
-def _enters(n: Node, varied: set[Value], rules: Ruleset, captures: Captures) -> bool:
-    allowed = rules.differentiable(n)
-    if any(v is not None and v in varied and ok for v, ok in zip(n.inputs, allowed, strict=True)):
-        return True
-    return bool(n.regions) and any(v in varied and is_floating(v.type) for v in captures[n])
 
 
 class _Collector:
@@ -153,7 +144,7 @@ class _Collector:
                 self._region(region)
             return
         view = self._view(n)
-        names = {i: view.formal(i) for i in touched if is_floating(n.inputs[i].type)}  # type: ignore[union-attr]
+        names = {i: view.formal(i) for i in touched if can_vary(n.inputs[i].type)}  # type: ignore[union-attr]
         passed = False
         for name in dict.fromkeys(names.values()):
             if name in rule.zeros:
@@ -172,7 +163,7 @@ class _Collector:
 
     def _region(self, region: Graph) -> None:
         for n in region.nodes:
-            if any(is_floating(v.type) for v in n.outputs) and not self.rules.candidates(n):
+            if any(can_vary(v.type) for v in n.outputs) and not self.rules.candidates(n):
                 self.add("missing", n, "", "no rule (if a derivative goes through it)")
             for inner in n.regions:
                 self._region(inner)

@@ -16,7 +16,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Node
 from onnxad_ir.types import Shape, TensorType
 from onnxad_rules.node import NodeView
-from onnxad_rules.recurrent_cells import DEFAULTS, Direction, directions, take
+from onnxad_rules.recurrent_cells import DEFAULTS, Direction, directions, settle_ranks, take
 
 
 def standard(n: NodeView) -> bool:
@@ -46,6 +46,7 @@ class Received:
 
 def pull_recurrent(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Sequence[bool]) -> list[Var | None]:
     """Contributions to X, W, R, B, sequence_lens, initial_h (and initial_c) by position."""
+    settle_ranks(op, n)
     want = [*wanted, *[False] * (8 - len(wanted))]
     cts = [*cts, *[None] * (3 - len(cts))]
     parts: list[Received] = []

@@ -103,6 +103,7 @@ def hidden_size(n: NodeView) -> Dim:
 
 def recurrent(op: Builder, n: NodeView) -> tuple[Var, ...]:
     """The results of RNN, GRU or LSTM (Y, Y_h and for LSTM Y_c) in terms of other operators."""
+    settle_ranks(op, n)
     x = op.Transpose(n.X, perm=[1, 0, 2]) if n.layout else n.X
     mask = _mask(op, x, n.sequence_lens) if n.sequence_lens is not None else None
     ys: list[Var] = []
@@ -116,6 +117,20 @@ def recurrent(op: Builder, n: NodeView) -> tuple[Var, ...]:
         ys = [op.Transpose(y, perm=[1, 0, 2]) for y in ys]
     stacked = [_join(op, ys, axis), *(_join(op, list(ends), axis - 1) for ends in zip(*finals, strict=True))]
     return tuple(stacked)
+
+
+def settle_ranks(op: Builder, n: NodeView) -> None:
+    """Give operands of unknown rank the rank that the operator asks for: the body of a Scan needs to know it."""
+    batch = op.model.fresh_dim()
+    ranks = {"X": 3, "W": 3, "R": 3, "B": 2, "initial_h": 3, "initial_c": 3, "P": 2}
+    for name in ranks.keys() & n.facts.inputs.keys():
+        v: Var | None = getattr(n, name)
+        if v is not None and v.rank is None:
+            free: list[Dim] = [op.model.fresh_dim() for _ in range(ranks[name])]
+            if ranks[name] == 3 and name not in ("W", "R"):
+                free[0 if n.layout else 1] = batch
+            v.value.type = TensorType(v.dtype, tuple(free))
+            op.scope.define(v.value)
 
 
 def _join(op: Builder, parts: list[Var], axis: int) -> Var:

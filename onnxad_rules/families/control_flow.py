@@ -100,6 +100,8 @@ def _yield(
     """One more result of an If: a value of each branch, or an unused one of that type."""
     t = next(v.type for v in values if v is not None)
     result = add_result(node, t)
+    if None in values and not exact and isinstance(t, TensorType) and t.shape is not None:
+        result.type = TensorType(t.dtype, tuple(op.model.fresh_dim() for _ in t.shape))
     for a, v in zip(adjoints, values, strict=True):
         if v is None:
             a.region.add_output(dummy(op.inside(a.region), t, exact))

@@ -134,7 +134,8 @@ class Bert(nn.Module):
         self.pool = nn.Linear(12, 4)
 
     def forward(self, x, keep):
-        mask = torch.where(keep[:, None, None, :], 0.0, -1e4)
+        # a row of the mask per query: ONNX Runtime's Attention does not broadcast it
+        mask = torch.where(keep[:, None, None, :], 0.0, -1e4).expand(-1, 1, x.shape[1], -1)
         for layer in self.layers:
             x = layer(x, mask)
         return torch.tanh(self.pool(x[:, 0]))
