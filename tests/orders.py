@@ -41,13 +41,14 @@ def check_model(model, feeds, order=2, tolerance=1e-7, levels=(0, 99), inputs=No
         return np.asarray(rng.standard_normal(np.shape(x)))
 
     onnx.checker.check_model(model, full_check=True)
-    fwd = forward(model, inputs, layout="single")
-    adj = reverse(model, inputs, layout="single")
+    fwd = forward(model, inputs, layout="single", prefix="fwd_")
+    adj = reverse(model, inputs, layout="single", prefix="adj_")
     for m in (fwd, adj):
         onnx.checker.check_model(m, full_check=True)
     base = evaluate(model, feeds, 0)
-    xs = [i.name[4:] for i in fwd.graph.input if i.name.startswith("fwd_")]
-    ys = [i.name[4:] for i in adj.graph.input if i.name.startswith("adj_")]
+    own = {i.name for i in model.graph.input}
+    xs = [i.name[4:] for i in fwd.graph.input if i.name not in own]
+    ys = [i.name[4:] for i in adj.graph.input if i.name not in own]
     tangents, seeds = {x: random(feeds[x]) for x in xs}, {y: random(base[y]) for y in ys}
     want = differences(model, feeds, tangents)
     fwd_feeds = {**feeds, **{f"fwd_{k}": v for k, v in tangents.items()}}
