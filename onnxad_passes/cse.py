@@ -120,9 +120,13 @@ def _key(node: Node) -> Any:
 
 
 def _attribute(a: Attr) -> Any:
+    if isinstance(a, int | str | tuple):  # most are, and to ask for a tensor takes long
+        return a
+    if isinstance(a, float):
+        return repr(a)  # 0.0 and -0.0 are equal, and not the same
     if isinstance(a, ir.TensorProtocol) and a.nbytes <= _COMPARED and a.dtype != ir.DataType.STRING:
         return (a.dtype.name, tuple(a.shape), a.tobytes())
-    return repr(a) if isinstance(a, float) else a  # 0.0 and -0.0 are equal, and not the same
+    return a
 
 
 def _share_constants(graph: Graph) -> bool:

@@ -7,6 +7,7 @@ a decomposition are all loops over these two.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any
 
 from onnxad_ir.builder import Builder, Var
@@ -19,6 +20,7 @@ from onnxad_rules.kinds import Decompose, Multilinear, Pair, Pushforward, Rule, 
 from onnxad_rules.node import NodeView
 from onnxad_rules.ruleset import NotDifferentiable, Ruleset, UnsupportedOperator
 from onnxad_rules.specification import expand_body
+from onnxad_rules.tangent_space import add, zeros
 
 Tangents = Sequence[Var | None]
 #: Cotangent contributions collected per value; their sum is its cotangent.
@@ -115,7 +117,7 @@ def total(op: Builder, cotangents: Cotangents, value: Value) -> Var | None:
     if not terms:
         return None
     if len(terms) > 1:
-        s = op.add_n(terms)
+        s = op.add_n(terms) if isinstance(value.type, TensorType) else reduce(partial(add, op), terms)
         assert s is not None
         cotangents[value] = terms = [s]
     return terms[0]
@@ -193,7 +195,7 @@ def _push_linear(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tangents
             _declared(rule, n, i)
             inputs[i] = t.value
         elif v is not None and n.formal(i) in names and is_floating(v.type):
-            inputs[i] = op.zeros_like(op.var(v)).value
+            inputs[i] = zeros(op, v).value
     return _again(op, n, inputs)
 
 

@@ -1,23 +1,29 @@
-"""Zeros and sums of tangents and cotangents of any type: of tensors, and of sequences of them."""
+"""Zeros and sums of tangents and cotangents of any type: of tensors, and of sequences and optionals of them."""
 
 from __future__ import annotations
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Value
-from onnxad_ir.types import SequenceType, TensorType
+from onnxad_ir.types import OptionalType, SequenceType, TensorType
 from onnxad_rules.ruleset import UnsupportedOperator
 
 
 def zeros(op: Builder, like: Value) -> Var:
     """The zero tangent of a value."""
-    if isinstance(like.type, TensorType):
+    t = like.type
+    if isinstance(t, TensorType):
         return op.zeros_like(op.var(like))
-    if isinstance(like.type, SequenceType) and isinstance(like.type.elem, TensorType):
+    if isinstance(t, SequenceType) and isinstance(t.elem, TensorType):
+        if like.producer is not None and like.producer.op_type == "SequenceEmpty":
+            return op.var(like)
         body = op.region("zeros")
-        x = body.graph.add_input("x", like.type.elem)
+        x = body.graph.add_input("x", t.elem)
         body.graph.set_outputs([body.zeros_like(body.var(x)).value])
         return _sequence_map(op, [op.var(like)], body.graph)
-    raise UnsupportedOperator(f"there is no zero of type {like.type} ({like!r})")
+    if isinstance(t, OptionalType):
+        element: Var = op.OptionalGetElement(op.var(like))
+        return op.Optional(zeros(op, element.value))  # type: ignore[no-any-return]
+    raise UnsupportedOperator(f"there is no zero of type {t} ({like!r})")
 
 
 def add(op: Builder, a: Var, b: Var) -> Var:
@@ -27,6 +33,9 @@ def add(op: Builder, a: Var, b: Var) -> Var:
         x, y = (body.graph.add_input(name, a.type.elem) for name in "xy")
         body.graph.set_outputs([body.Add(x, y).value])
         return _sequence_map(op, [a, b], body.graph)
+    if isinstance(a.type, OptionalType):
+        total = add(op, op.OptionalGetElement(a), op.OptionalGetElement(b))
+        return op.Optional(total)  # type: ignore[no-any-return]
     return op.Add(a, b)  # type: ignore[no-any-return]
 
 

@@ -45,38 +45,42 @@ def replace_weights(model, values):
     return out
 
 
-def _double_tensor(t):
+def _retype_tensor(t, to):
     if t.data_type == TensorProto.FLOAT:
-        t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t).astype(np.float64), t.name))
+        array = numpy_helper.to_array(t).astype(onnx.helper.tensor_dtype_to_np_dtype(to))
+        t.CopyFrom(numpy_helper.from_array(array, t.name))
 
 
-def _double_type(t):
-    if t.tensor_type.elem_type == TensorProto.FLOAT:
-        t.tensor_type.elem_type = TensorProto.DOUBLE
-
-
-def _double_graph(graph):
+def _retype_graph(graph, to, stash):
+    scales = {n.input[2] for n in graph.node if n.op_type == "Resize" and len(n.input) > 2}  # always float32
     for t in graph.initializer:
-        _double_tensor(t)
+        if t.name not in scales:
+            _retype_tensor(t, to)
     for info in (*graph.input, *graph.output, *graph.value_info):
-        _double_type(info.type)
+        if info.type.tensor_type.elem_type == TensorProto.FLOAT:
+            info.type.tensor_type.elem_type = to
     for node in graph.node:
         for a in node.attribute:
             if a.type == onnx.AttributeProto.TENSOR:
-                _double_tensor(a.t)
+                _retype_tensor(a.t, to)
             elif a.type == onnx.AttributeProto.GRAPH:
-                _double_graph(a.g)
-            elif a.name in ("to", "stash_type", "softmax_precision") and a.i == TensorProto.FLOAT:
-                a.i = TensorProto.DOUBLE
-        if node.op_type in ("LayerNormalization", "RMSNormalization") and not any(
-            a.name == "stash_type" for a in node.attribute
-        ):
-            node.attribute.append(onnx.helper.make_attribute("stash_type", TensorProto.DOUBLE))
+                _retype_graph(a.g, to, stash)
+            elif a.name == "to" and a.i == TensorProto.FLOAT:
+                a.i = to
+        if stash and node.op_type in ("LayerNormalization", "RMSNormalization"):
+            kept = [a for a in node.attribute if a.name != "stash_type"]
+            del node.attribute[:]
+            node.attribute.extend([*kept, onnx.helper.make_attribute("stash_type", to)])
+
+
+def retyped(model, to, stash=False):
+    """The same model with every float32 tensor in another floating type; with `stash`, also inside of normalizations."""
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+    _retype_graph(out.graph, to, stash)
+    return out
 
 
 def to_double(model):
-    """The same model with every float32 tensor in float64."""
-    out = onnx.ModelProto()
-    out.CopyFrom(model)
-    _double_graph(out.graph)
-    return out
+    """The same model with every float32 tensor in float64, for the reference evaluator: no float32 is left inside."""
+    return retyped(model, TensorProto.DOUBLE, stash=True)
