@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.diagnostics import OnnxadError, UsageError
 
 if TYPE_CHECKING:
     from onnxad_ir.core import Model
@@ -76,17 +77,21 @@ def check_target(path: str, format: str | None) -> str:
 
 def write(model: Model, path: str, format: str, external_data: str) -> None:
     """Write a model to a file, whole or not at all, or to standard output for "-"."""
+    import io
+
     from onnxad_ir.files import save
 
-    if path == PIPE:
-        import io
-
-        data = io.BytesIO()
-        save(model, data, format)
-        sys.stdout.buffer.write(data.getvalue())
+    target = io.BytesIO() if path == PIPE else path
+    try:
+        save(model, target, format, "keep" if path == PIPE else external_data)
+    except OnnxadError as e:
+        option = re.sub(r'external_data="(\w+)"', r"--external-data=\1", str(e))
+        if path == PIPE:
+            option += " (a pipe has no folder: write to a file for that)"
+        raise type(e)(option) from None
+    if isinstance(target, io.BytesIO):
+        sys.stdout.buffer.write(target.getvalue())
         sys.stdout.buffer.flush()
-    else:
-        save(model, path, format, external_data)
 
 
 def read_arrays(path: str) -> dict[str, Any]:

@@ -42,9 +42,7 @@ class PrintIr(Watcher):
     def _print(self, title: str, model: Model) -> None:
         try:
             text = print_model(model, large="elide")
-        except (
-            Exception
-        ) as e:  # a pass that failed may leave anything behind; its own error is the one to show
+        except Exception as e:  # a pass that failed may leave anything behind; its own error is the one to show
             text = f"// the model cannot be printed: {e}\n"
         print(f"// ----- {title} -----\n{text}", file=self.out, flush=True)
 
@@ -131,9 +129,7 @@ def columns(rows: list[tuple[str, ...]], right: tuple[int, ...] = ()) -> str:
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     lines = []
     for r in rows:
-        cells = [
-            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))
-        ]
+        cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 

@@ -67,9 +67,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, MemoryError):
         return _fail("out of memory", FAILED)
     what = f"{type(error).__name__}: {error}".strip()
-    return _fail(
-        f"internal error, {what}\nThis is a fault of onnxad; --debug shows where it happened.", FAILED
-    )
+    return _fail(f"internal error, {what}\nThis is a fault of onnxad; --debug shows where it happened.", FAILED)
 
 
 def _fail(message: str, status: int) -> int:
@@ -88,12 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     formats = ("onnx", "onnxtxt", "json", "oir")
     p.add_argument("model", nargs="?", help='the model to read, "-" for standard input')
     p.add_argument("-o", "--output", metavar="FILE", help='where to write, "-" for standard output')
-    p.add_argument(
-        "--from", dest="source", choices=formats, help="format of the model read, whatever its suffix"
-    )
-    p.add_argument(
-        "--to", dest="target", choices=formats, help="format of the model written, whatever its suffix"
-    )
+    p.add_argument("--from", dest="source", choices=formats, help="format of the model read, whatever its suffix")
+    p.add_argument("--to", dest="target", choices=formats, help="format of the model written, whatever its suffix")
     p.add_argument(
         "--external-data",
         choices=("keep", "copy", "write"),
@@ -107,9 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     g = p.add_argument_group("passes")
     text = 'a pass, with options in braces: reverse, "reverse{inputs=x,w outputs=y}"; may be repeated'
     g.add_argument("--pass", dest="passes", action="append", default=[], metavar="PASS", help=text)
-    g.add_argument(
-        "--pass-pipeline", dest="passes", action="append", metavar="TEXT", help="passes separated by commas"
-    )
+    g.add_argument("--pass-pipeline", dest="passes", action="append", metavar="TEXT", help="passes separated by commas")
     g.add_argument("--list-passes", action="store_true", help="list the passes and their options")
     g.add_argument(
         "--list-rules",
@@ -121,13 +113,9 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     g = p.add_argument_group("watching (on standard error)")
-    g.add_argument(
-        "--print-ir-after", action="append", default=[], metavar="PASS", help="print the IR after a pass"
-    )
+    g.add_argument("--print-ir-after", action="append", default=[], metavar="PASS", help="print the IR after a pass")
     g.add_argument("--print-ir-after-all", action="store_true", help="after every pass")
-    g.add_argument(
-        "--print-ir-after-change", action="store_true", help="after every pass that changed the model"
-    )
+    g.add_argument("--print-ir-after-change", action="store_true", help="after every pass that changed the model")
     g.add_argument("--print-ir-after-failure", action="store_true", help="as a failing pass left it")
     g.add_argument("--no-verify-each", action="store_true", help="do not verify the model between passes")
     g.add_argument("--timing", action="store_true", help="print how long each pass took")
@@ -144,9 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         help="compare each derivative with finite differences in a runtime; without a derivative pass, both "
         "modes of the model",
     )
-    g.add_argument(
-        "--check-inputs", metavar="FILE", help="a .npz file of inputs to check at (default: random ones)"
-    )
+    g.add_argument("--check-inputs", metavar="FILE", help="a .npz file of inputs to check at (default: random ones)")
     g.add_argument(
         "--check-engine",
         choices=("auto", "onnxruntime", "reference"),
@@ -320,9 +306,7 @@ def _check(
     if points:
         befores = [m for _, m in points]
         g, first = loaded.graph, points[0][0]
-        if {*(first.inputs or ()), *(_sinks(first) or ())} <= {
-            v.name for v in (*g.inputs, *g.constants, *g.outputs)
-        }:
+        if {*(first.inputs or ()), *(_sinks(first) or ())} <= {v.name for v in (*g.inputs, *g.constants, *g.outputs)}:
             befores[0] = loaded  # the author's own model: what ran before the derivative is checked with it
         afters = [m for _, m in points[1:]] + [final]
         jobs = [(b, a, p) for (p, _), b, a in zip(points, befores, afters, strict=True)]

@@ -164,6 +164,7 @@ class Builder(Idioms):
         label: str = "",
         root: Graph | None = None,
         captures: Captures | None = None,
+        survey: object = None,
     ):
         self.model = model
         self.graph = graph
@@ -174,6 +175,8 @@ class Builder(Idioms):
         self.label = label
         #: What regions read from outside, shared by all builders of a sweep.
         self.captures = Captures() if captures is None else captures
+        #: What an analysis of the program that is differentiated found; rules know what it is.
+        self.survey = survey
         #: The outermost graph: constants are put there, once, for every region to read.
         self.root = root if root is not None else graph
         while self.root.enclosing is not None:
@@ -181,7 +184,7 @@ class Builder(Idioms):
 
     def scratch(self) -> Builder:
         """A builder for the same place whose nodes go to a list of its own and are not shared with others yet."""
-        return Builder(self.model, self.graph, [], Scope(self.scope), self.inference, self.label, self.root, self.captures)
+        return self._child(self.graph, [])
 
     def region(self, name: str = "") -> Builder:
         """A builder for a new region's graph; make it a node's attribute when it is complete."""
@@ -189,8 +192,12 @@ class Builder(Idioms):
 
     def inside(self, graph: Graph) -> Builder:
         """A builder for the graph of a region of a node at this builder's place."""
+        return self._child(graph, None)
+
+    def _child(self, graph: Graph, nodes: list[Node] | None) -> Builder:
+        scope = Scope(self.scope)
         return Builder(
-            self.model, graph, None, Scope(self.scope), self.inference, self.label, self.root, self.captures
+            self.model, graph, nodes, scope, self.inference, self.label, self.root, self.captures, self.survey
         )
 
     # --- values

@@ -492,4 +492,3 @@ def clone_node(node: Node, mapping: dict[Value, Value], attributes: Mapping[str,
         new.type, new.content = old.type, old.content
         mapping[old] = new
     return copy
-

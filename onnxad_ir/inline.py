@@ -78,9 +78,7 @@ def _put(op: Builder, node: Node) -> tuple[Value, ...]:
     return node.outputs
 
 
-def _inline_branch(
-    op: Builder, node: Node, env: dict[Value, Value | None], attributes: Mapping[str, Attr]
-) -> bool:
+def _inline_branch(op: Builder, node: Node, env: dict[Value, Value | None], attributes: Mapping[str, Attr]) -> bool:
     condition = node.inputs[0]
     condition = None if condition is None else env.get(condition, condition)
     if condition is None or condition.const is None:

@@ -34,9 +34,7 @@ def _ints(n: Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
     return a if isinstance(a, tuple) and a else tuple(default)
 
 
-def window_extent(
-    d: Dim, kernel: Dim, stride: int, dilation: int, pads: int, ceil: bool, begin: int
-) -> Dim | None:
+def window_extent(d: Dim, kernel: Dim, stride: int, dilation: int, pads: int, ceil: bool, begin: int) -> Dim | None:
     """How many windows fit on an axis, None where it cannot be told.
 
     With `ceil`, a last window that starts behind the image and its begin pad is dropped.
@@ -118,11 +116,7 @@ def _conv_transpose(ctx: Inference, n: Node) -> Types | None:
                 same = dims.mul(d, strides[i])
                 more = dims.sub(full, same)
                 ext.append(
-                    same
-                    if isinstance(more, int) and more >= 0
-                    else full
-                    if isinstance(more, int)
-                    else ctx.fresh()
+                    same if isinstance(more, int) and more >= 0 else full if isinstance(more, int) else ctx.fresh()
                 )
             else:
                 ext.append(full if auto == "VALID" else dims.add(full, -pads[i] - pads[r + i]))

@@ -1,17 +1,20 @@
 """onnxad_passes: what happens to a program. The public functions are here."""
 
 from onnxad_passes.api import forward, gradient, reverse, run_pipeline, unroll
+from onnxad_passes.check import CheckReport, check_derivatives
 from onnxad_passes.manager import Pass, PassManager
 from onnxad_passes.pipeline import parse_pipeline, print_pipeline
 from onnxad_passes.unroll import UnrollTooLarge
 from onnxad_rules.ruleset import NotDifferentiable, UnsupportedOperator
 
 __all__ = [
+    "CheckReport",
     "NotDifferentiable",
     "Pass",
     "PassManager",
     "UnrollTooLarge",
     "UnsupportedOperator",
+    "check_derivatives",
     "forward",
     "gradient",
     "parse_pipeline",

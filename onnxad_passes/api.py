@@ -25,14 +25,15 @@ M = TypeVar("M")
 def run_pipeline(model: M, pipeline: str | Iterable[Pass], verify_each: bool = True) -> M:
     """Run a pipeline, text or passes, on a model of any kind; the model itself is not changed.
 
-    Raises UsageError for a pipeline that does not parse or a request that makes no sense for the model, ModelError for
-    a broken model, UnsupportedOperator where operators without a rule stand in the way.
+    Raises UsageError for a pipeline that does not parse or a request that makes no sense for the model,
+    ModelError for a broken model, UnsupportedOperator where operators without a rule stand in the way.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else list(pipeline)
     with paused_gc(), deep_regions():
         lifted, back = lift(model)
         PassManager(passes, verify_each=verify_each).run(lifted)
-        return back(lifted)
+        out: M = back(lifted)
+        return out
 
 
 @contextmanager
@@ -83,10 +84,10 @@ def forward(
 ) -> M:
     """The model with inputs fwd_<x> and outputs fwd_<y> = (dy/dx) fwd_<x> added; its signature stays a prefix.
 
-    inputs, outputs: names (default: every floating input, every floating output); inputs may name initializers and
-    inner values. prefix: of the new names (default: counted up as CasADi's diff_prefix). dim: name of the seed axis.
-    layout: how several directions are packed; only "single" (one direction, the primal's own shapes) so far.
-    rules: a rule set instead of the built-in one. Raises as `run_pipeline` does.
+    inputs, outputs: names (default: every floating input, every floating output); inputs may name
+    initializers and inner values. prefix: of the new names (default: counted up as CasADi's diff_prefix).
+    dim: name of the seed axis. layout: how several directions are packed; only "single" (one direction, the
+    primal's own shapes) so far. rules: a rule set instead of the built-in one. Raises as `run_pipeline` does.
     """
     check_layout(layout)
     return _derivative(model, Forward(_names(inputs), _names(outputs), prefix, layout, rules))
@@ -114,8 +115,8 @@ def gradient(
 ) -> M:
     """The model with outputs grad_<x> added, the gradient of an output with one element; no seed.
 
-    output: its name (default: the only floating output). inputs: names (default: every floating input); they may name
-    initializers and inner values. Raises as `run_pipeline` does.
+    output: its name (default: the only floating output). inputs: names (default: every floating input); they
+    may name initializers and inner values. Raises as `run_pipeline` does.
     """
     return _derivative(model, Gradient(output, _names(inputs), None, rules))
 

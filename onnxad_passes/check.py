@@ -89,15 +89,12 @@ class CheckReport:
         lines = []
         for row in (head, *body):
             cells = [
-                c.rjust(w) if 3 <= i <= 5 else c.ljust(w)
-                for i, (c, w) in enumerate(zip(row, widths, strict=True))
+                c.rjust(w) if 3 <= i <= 5 else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
             ]
             lines.append("  ".join(cells).rstrip())
         bad = sum(not r.ok for r in self.rows)
         verdict = (
-            f"{bad} of {len(self.rows)} comparisons are WRONG"
-            if bad
-            else f"all {len(self.rows)} comparisons agree"
+            f"{bad} of {len(self.rows)} comparisons are WRONG" if bad else f"all {len(self.rows)} comparisons agree"
         )
         lines.append(f"{verdict} ({self.engine}; {self.point})")
         return "\n".join(lines)
@@ -203,9 +200,7 @@ class _Check:
         self.steps, self.epsilon = _STEPS[double], _EPSILON[double]
         self.base = self.engines.primal(self.feeds)
         again = self.engines.primal(self.feeds)
-        if any(
-            not np.array_equal(a, b, equal_nan=_inexact(a)) for a, b in zip(self.base, again, strict=True)
-        ):
+        if any(not np.array_equal(a, b, equal_nan=_inexact(a)) for a, b in zip(self.base, again, strict=True)):
             raise OnnxadError(
                 "the model is random (two runs differ), so finite differences say nothing about it; "
                 "replace its random operators, or switch its training mode off, to check the rest"
@@ -277,9 +272,7 @@ class _Check:
             else:
                 grad = at[self.count + k]
                 if grad.shape != here.shape:
-                    raise OnnxadError(
-                        f"{s.prefix + x!r} has shape {grad.shape}, but {x!r} has shape {here.shape}"
-                    )
+                    raise OnnxadError(f"{s.prefix + x!r} has shape {grad.shape}, but {x!r} has shape {here.shape}")
                 d = _along(grad, d)
                 product = np.asarray((grad.astype(np.float64) * d).sum())
                 weights = {y: seeds.get(s.prefix + y, 1.0) for y in s.sinks}
@@ -349,9 +342,7 @@ class _Probe:
         #: The input to move for each source.
         self.name_of: dict[str, str] = {}
         self.constants: dict[str, Array] = {}
-        self.inner: dict[
-            str, int
-        ] = {}  # Input that offsets an inner value to the output that shows its shape.
+        self.inner: dict[str, int] = {}  # Input that offsets an inner value to the output that shows its shape.
         extra: list[Value] = []
         shown = {v: i for i, v in reversed(list(enumerate(graph.outputs)))}
         for x in signature.sources:

@@ -136,10 +136,10 @@ def _share_constants(graph: Graph) -> bool:
     kept = []
     for v in graph.constants:
         t = v.const
-        if t is None or t.nbytes > _COMPARED or t.dtype == ir.DataType.STRING or graph in v.users:
+        if t is None or (v.name and v.dtype in FLOATING) or v.dtype == ir.DataType.STRING or graph in v.users:
             kept.append(v)
             continue
-        if v.name and t.dtype in FLOATING:
+        if t.nbytes > _COMPARED:
             kept.append(v)
             continue
         key = (t.dtype, tuple(t.shape), t.tobytes())

@@ -58,9 +58,7 @@ def choose_engines(
                 for name in (first, *(e for e in _order(engine) if e != first)):
                     try:
                         runs.append(_MAKE[name](proto))
-                    except (
-                        Exception
-                    ) as e:  # engines raise many types, all meaning: they do not take this model
+                    except Exception as e:  # engines raise many types, all meaning: they do not take this model
                         reasons.append(f"{name}, {label}: {' '.join(str(e).split())[:160]}")
                         continue
                     names.append(name)

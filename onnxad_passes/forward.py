@@ -20,6 +20,7 @@ from onnxad_passes.seeds import (
 )
 from onnxad_passes.tidy import tidy
 from onnxad_rules.activity import activity
+from onnxad_rules.context import Survey
 from onnxad_rules.derive import push
 from onnxad_rules.ruleset import Ruleset, default_rules
 
@@ -28,9 +29,9 @@ from onnxad_rules.ruleset import Ruleset, default_rules
 class Forward(Pass):
     """The Jacobian times a direction: adds inputs fwd_<x> and outputs fwd_<y>.
 
-    inputs: what to differentiate with respect to (inputs, initializers or inner values; default: every floating
-    input). outputs: whose tangents to return (default: every floating output). prefix: of the new names (default: fwd_,
-    counted up where it is taken). layout: single.
+    inputs: what to differentiate with respect to (inputs, initializers or inner values; default: every
+    floating input). outputs: whose tangents to return (default: every floating output). prefix: of the new
+    names (default: fwd_, counted up where it is taken). layout: single.
     """
 
     name: ClassVar[str] = "forward"
@@ -52,7 +53,7 @@ class Forward(Pass):
         captures = Captures()
         active = activity(graph, sources, sinks, rules, captures)
         primal, graph.nodes = graph.nodes, []
-        op = Builder(model, graph, captures=captures)
+        op = Builder(model, graph, captures=captures, survey=Survey(primal))
         for v in graph.inputs:
             op.scope.define(v)
         seeds = add_seeds(op, graph, sources, prefix)

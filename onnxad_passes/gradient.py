@@ -21,8 +21,9 @@ from onnxad_rules.ruleset import Ruleset, default_rules
 class Gradient(Pass):
     """The gradient of an output with one element: adds outputs grad_<x>, of the shape of x; no seed.
 
-    output: which (default: the model's only floating output). inputs: with respect to what (inputs, initializers or
-    inner values; default: every floating input). prefix: of the new names (default: grad_, counted up).
+    output: which (default: the model's only floating output). inputs: with respect to what (inputs,
+    initializers or inner values; default: every floating input). prefix: of the new names (default: grad_,
+    counted up).
     """
 
     name: ClassVar[str] = "gradient"
@@ -51,16 +52,10 @@ class Gradient(Pass):
         sinks = choose_sinks(model, None if self.output is None else (self.output,))
         if len(sinks) > 1:
             names = ", ".join(v.name for v in sinks)
-            raise UsageError(
-                f"the model has {len(sinks)} floating outputs ({names}); name the one to differentiate"
-            )
+            raise UsageError(f"the model has {len(sinks)} floating outputs ({names}); name the one to differentiate")
         (sink,) = sinks
         t = sink.type
-        if (
-            isinstance(t, TensorType)
-            and t.shape is not None
-            and any(isinstance(d, int) and d != 1 for d in t.shape)
-        ):
+        if isinstance(t, TensorType) and t.shape is not None and any(isinstance(d, int) and d != 1 for d in t.shape):
             raise UsageError(
                 f"the gradient needs an output with one element, but {sink.name!r} has shape {list(t.shape)}; "
                 "use `reverse`, which takes a direction, or add a loss to the model"

@@ -1,7 +1,8 @@
 """Passes and the manager that runs them.
 
-A pass is a frozen dataclass: its fields are its options, its docstring its help, `requires` the passes whose result it
-needs. The manager runs those first where they have not run, verifies the model in between, and tells instruments.
+A pass is a frozen dataclass: its fields are its options, its docstring its help, `requires` the passes whose
+result it needs. The manager runs those first where they have not run, verifies the model in between, and
+tells instruments.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Pass(ABC):
     def run(self, model: Model) -> bool:
         """Rewrite `model` in place; True where anything changed."""
 
-    def prepare(self, model: Model) -> None:
+    def prepare(self, model: Model) -> None:  # noqa: B027  (most passes have nothing to prepare)
         """Called once before the first pass of a pipeline runs, on the model as it was given.
 
         A pass that needs something left alone until its turn (a weight it differentiates) says so here.
@@ -59,13 +60,11 @@ class Watcher:
 class PassManager:
     """Runs passes in order.
 
-    `passes`: Pass objects. `verify_each`: check every invariant of the IR before the first pass and after each that
-    changed the model. `instruments`: watchers.
+    `passes`: Pass objects. `verify_each`: check every invariant of the IR before the first pass and after
+    each that changed the model. `instruments`: watchers.
     """
 
-    def __init__(
-        self, passes: Iterable[Pass], verify_each: bool = True, instruments: Sequence[Instrument] = ()
-    ):
+    def __init__(self, passes: Iterable[Pass], verify_each: bool = True, instruments: Sequence[Instrument] = ()):
         self.passes = tuple(passes)
         self.verify_each = verify_each
         self.instruments = tuple(instruments)

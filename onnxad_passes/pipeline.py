@@ -208,6 +208,4 @@ class _Scanner:
     def error(self, expected: str) -> UsageError:
         rest = self.text[self.at : self.at + 20]
         found = f"{rest!r}" if rest else "the end"
-        return UsageError(
-            f"the pipeline does not parse at position {self.at}: expected {expected}, found {found}"
-        )
+        return UsageError(f"the pipeline does not parse at position {self.at}: expected {expected}, found {found}")

@@ -25,9 +25,7 @@ def all_passes() -> dict[str, type[Pass]]:
         if not (isinstance(cls, type) and issubclass(cls, Pass)):
             raise UsageError(f"entry point {point.name!r} of group onnxad.passes is no Pass class: {cls!r}")
         if found.setdefault(cls.name, cls) is not cls:
-            raise UsageError(
-                f"two passes are called {cls.name!r}; one comes from the entry point {point.value}"
-            )
+            raise UsageError(f"two passes are called {cls.name!r}; one comes from the entry point {point.value}")
     return found
 
 

@@ -53,9 +53,7 @@ class DerivativeReport:
         lines.append(f"differentiated: {active} of {self.total} nodes")
         lines += [f"  {len(e.nodes):6} {e.operator:24} {e.how}" for e in self.differentiated]
         if self.unreached:
-            lines.append(
-                f"identically zero, as no output depends on it differentiably: {', '.join(self.unreached)}"
-            )
+            lines.append(f"identically zero, as no output depends on it differentiably: {', '.join(self.unreached)}")
         for title, entries in (("zero by convention", self.zero), ("missing", self.missing)):
             lines.append(f"{title}: {sum(len(e.nodes) for e in entries) or 'nothing'}")
             for e in entries:

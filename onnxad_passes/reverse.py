@@ -19,6 +19,7 @@ from onnxad_passes.seeds import (
 )
 from onnxad_passes.tidy import tidy
 from onnxad_rules.activity import activity
+from onnxad_rules.context import Survey
 from onnxad_rules.derive import Cotangents, pull, total
 from onnxad_rules.ruleset import Ruleset, default_rules
 
@@ -27,9 +28,9 @@ from onnxad_rules.ruleset import Ruleset, default_rules
 class Reverse(Pass):
     """A direction times the Jacobian: adds inputs adj_<y> and outputs adj_<x>.
 
-    inputs: what to differentiate with respect to (inputs, initializers or inner values; default: every floating
-    input). outputs: what to seed (default: every floating output). prefix: of the new names (default: adj_, counted up
-    where it is taken). layout: single.
+    inputs: what to differentiate with respect to (inputs, initializers or inner values; default: every
+    floating input). outputs: what to seed (default: every floating output). prefix: of the new names
+    (default: adj_, counted up where it is taken). layout: single.
     """
 
     name: ClassVar[str] = "reverse"
@@ -62,7 +63,9 @@ def adjoint(op: Builder, sources: list[Value], cotangents: Cotangents, rules: Ru
     """Append the adjoint of the builder's graph: `cotangents`, which holds the seeds, receives those of all else."""
     graph = op.graph
     active = activity(graph, sources, cotangents, rules, op.captures)
-    for node in reversed(graph.nodes[:]):
+    primal = graph.nodes[:]
+    op.survey = Survey(primal)
+    for node in reversed(primal):
         if any(v in active and v in cotangents for v in node.outputs):
             op.label = f"reverse({node.name or node.op_type})"
             pull(op, node, cotangents, active.__contains__, rules)

@@ -53,9 +53,7 @@ def samples(
             rng = np.random.default_rng(seed)
             made = {v.name: _random(v, chosen, bounds, double, rng) for v in free}
             where = "normal" if bounds is None else "in {} .. {}".format(*bounds)
-            said = (
-                f"random inputs, floats {where}" if floating else "given inputs" if given else "random inputs"
-            )
+            said = f"random inputs, floats {where}" if floating else "given inputs" if given else "random inputs"
             named = [f"{s}={n}" for s, n in chosen.items() if not s.startswith("?")]
             yield {**feeds, **made}, ", ".join([said, *named])
 
@@ -63,9 +61,7 @@ def samples(
 def _shape(v: Value) -> tuple[int | str, ...]:
     t = v.type
     if not isinstance(t, TensorType) or t.dtype == DataType.STRING:
-        raise UsageError(
-            f"input {v.name!r} is no numeric tensor ({t}); no value can be made up for it: give one"
-        )
+        raise UsageError(f"input {v.name!r} is no numeric tensor ({t}); no value can be made up for it: give one")
     if t.shape is None:
         raise UsageError(f"the rank of input {v.name!r} is unknown; no value can be made up for it: give one")
     return t.shape

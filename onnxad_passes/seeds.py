@@ -32,9 +32,9 @@ def check_layout(layout: str) -> None:
 def next_prefix(kind: str, graph: Graph, values: Iterable[Value] = ()) -> str:
     """The prefix of the next derivative of a kind, counted up as CasADi's diff_prefix does: adj_, adj2_, adj3_, ...
 
-    Among the names of inputs and outputs, those that start with the kind, with digits or nothing up to the first "_",
-    carry an index (nothing is 1); the prefix has the highest one plus one. It is counted up further where it would
-    give one of `values` the name of an initializer.
+    Among the names of inputs and outputs, those that start with the kind, with digits or nothing up to the
+    first "_", carry an index (nothing is 1); the prefix has the highest one plus one. It is counted up
+    further where it would give one of `values` the name of an initializer.
     """
     highest = 0
     for v in (*graph.inputs, *graph.outputs):
@@ -66,16 +66,14 @@ def named_values(graph: Graph) -> dict[str, Value]:
 def choose_sources(model: Model, inputs: Sequence[str] | None) -> list[Value]:
     """What to differentiate with respect to: by name, or every floating input without a default.
 
-    Raises UsageError for an unknown name, for a value that is not a floating tensor, for a constant whose number has
-    already been used to simplify the model, and where nothing is left.
+    Raises UsageError for an unknown name, for a value that is not a floating tensor, for a constant whose
+    number has already been used to simplify the model, and where nothing is left.
     """
     graph = model.graph
     if inputs is None:
         found = [v for v in graph.inputs if is_floating(v.type) and v not in graph.defaults]
         if not found:
-            raise UsageError(
-                "the model has no floating-point input to differentiate; name values with `inputs`"
-            )
+            raise UsageError("the model has no floating-point input to differentiate; name values with `inputs`")
         return found
     constants = {v.name for v in graph.constants}
     gone = model.frozen - {v.name for v in (*graph.inputs, *graph.outputs)}
@@ -112,9 +110,7 @@ def _choose(graph: Graph, names: Sequence[str], what: str) -> list[Value]:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UsageError(f"the model has no value called {name!r}{hint} (its {what}s: {listed})")
         if not is_floating(v.type):
-            raise UsageError(
-                f"{what} {name!r} is not a floating-point tensor ({v.type}): it has no derivative"
-            )
+            raise UsageError(f"{what} {name!r} is not a floating-point tensor ({v.type}): it has no derivative")
         if v in out:
             raise UsageError(f"{what} {name!r} is named twice")
         out.append(v)
@@ -136,9 +132,7 @@ def add_seeds(op: Builder, graph: Graph, values: Iterable[Value], prefix: str) -
     for v in values:
         name = prefix + v.name
         if name in taken:
-            raise UsageError(
-                f"the seed {name!r} would clash with a value of the model; choose another prefix"
-            )
+            raise UsageError(f"the seed {name!r} would clash with a value of the model; choose another prefix")
         seed = graph.add_input(name, v.type)
         op.scope.define(seed)
         out[v] = op.var(seed)
@@ -150,7 +144,8 @@ def add_results(
 ) -> None:
     """Outputs by name, each of the type of a value; None is an identically zero result, an output all the same.
 
-    A result whose name one of `seeds` has is called by another (`SECOND`); any other name in use is a UsageError.
+    A result whose name one of `seeds` has is called by another (`SECOND`); any other name in use is a
+    UsageError.
     """
     outputs = list(graph.outputs)
     used = set(outputs)
@@ -160,9 +155,7 @@ def add_results(
         if name in seeded:
             name += SECOND
         if name in names:
-            raise UsageError(
-                f"the result {name!r} would clash with a value of the model; choose another prefix"
-            )
+            raise UsageError(f"the result {name!r} would clash with a value of the model; choose another prefix")
         v = op.zeros_like(op.var(like)).value if var is None else var.value
         if v.producer is None or v.name or v in used or v.graph is not graph:
             v = op.place_identity(v, name)

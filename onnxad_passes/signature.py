@@ -83,7 +83,5 @@ def _guess(seeds: list[str], results: list[str]) -> str:
 def _sink(outputs: list[Value], named: Sequence[str] | None) -> tuple[str, ...]:
     found = tuple(named) if named else tuple(dict.fromkeys(v.name for v in outputs if is_floating(v.type)))
     if len(found) != 1:
-        raise UsageError(
-            f"name the one output that the gradient is of (the model has {', '.join(found) or 'none'})"
-        )
+        raise UsageError(f"name the one output that the gradient is of (the model has {', '.join(found) or 'none'})")
     return found

@@ -14,7 +14,7 @@ from onnxad_passes.manager import Pass
 
 @dataclass(frozen=True)
 class Simplify(Pass):
-    """Apply the builder's algebraic identities to every node: x + 0, a transpose of a transpose, a no-op reshape, ..."""
+    """Apply the builder's algebraic identities to every node: x + 0, a transpose of a transpose, ..."""
 
     name: ClassVar[str] = "simplify"
     requires: ClassVar[tuple[str, ...]] = ("inline-functions", "upgrade-opset", "fold-shapes")

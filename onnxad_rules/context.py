@@ -1,34 +1,34 @@
 """What surrounds a node, where that decides how its derivative has to be written.
 
-A derivative that is zero times something infinite is not a number. Two cases of it matter in practice: a
-place that an operator cuts off (`gate`), next to an operator whose slope is infinite; and a singular place
-(1/0, log 0) whose value is thrown away by a selection further down (`divisor`). Both have a safe spelling
-that costs more than the plain one, so it is used where the neighbourhood shows the need: a walk of a few
-nodes, never further.
+A derivative that is zero times something infinite is not a number. Two cases of it matter in practice: a place that an
+operator cuts off (`gate`), next to an operator whose slope is infinite; and a singular place (1/0, log 0) whose value
+is thrown away by a selection further down (`divisor`, `factor`). Both have a safe spelling that costs more than the
+plain one, so it is used only where the graph shows the need: `Survey` finds that in two sweeps over the primal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.core import Node, Value
+from onnxad_ir.core import Node
 from onnxad_ir.types import DataType
 from onnxad_rules.node import NodeView
 
-#: How many nodes a walk looks at.
-REACH = 12
-
-_SHAPED = frozenset("Reshape Flatten Squeeze Unsqueeze Transpose Expand Concat Split Slice Gather".split())  # noqa: SIM905
+_SHAPED = frozenset(
+    ["Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Concat", "Split", "Slice", "Gather"]
+)
 _MOVES = _SHAPED | frozenset(["Identity", "Cast", "Neg", "Abs", "Mul", "ReduceSum", "ReduceMean"])
 #: Operators that keep a zero zero (a cut-off place stays recognisable behind them).
 _KEEP_ZERO = _MOVES | frozenset(["Relu", "LeakyRelu", "Clip", "Max", "Min", "Where", "Pow", "Div"])
 #: Operators that let an infinity through.
 _KEEP_INFINITY = _MOVES | frozenset(["Add", "Sub", "Sum", "Div", "Pow", "Sqrt", "Log", "Exp"])
 #: Operators that may drop an infinite or undefined operand.
-_SELECT = frozenset("Where Max Min Clip IsNaN IsInf Equal ReduceMax ReduceMin TopK Softmax".split())  # noqa: SIM905
+_SELECT = frozenset(
+    ["Where", "Max", "Min", "Clip", "IsNaN", "IsInf", "Equal", "ReduceMax", "ReduceMin", "TopK", "Softmax"]
+)
 #: Operators that may give something infinite or undefined, besides the steep ones.
 _WILD = frozenset(["Exp", "Tan", "Sinh", "Cosh", "ReduceProd"])
 #: Operators whose slope is infinite somewhere.
@@ -52,15 +52,67 @@ LARGEST = {
 }
 
 
+#: What a survey finds out about a node; see `Survey`.
+DROPPED, STEEP, WILD = 1, 2, 4
+
+
+class Survey:
+    """Facts about the nodes of a program, found when they are first asked for.
+
+    DROPPED: a selection may throw the results away, behind operators that let an infinity through. STEEP: an operator
+    of infinite slope lies before or behind, and what lies between keeps a zero zero. WILD: an operand may be infinite
+    or undefined. The nodes of a decomposition have besides what the node they stand for has.
+    """
+
+    def __init__(self, nodes: Sequence[Node], around: int = 0):
+        self._nodes = nodes
+        self._around = around
+        self._facts: dict[Node, int] | None = None
+
+    def of(self, node: Node) -> int:
+        """The facts about a node; of one that is not in the program, those around it."""
+        if self._facts is None:
+            self._facts = self._sweep()
+        return self._facts.get(node, self._around)
+
+    def _sweep(self) -> dict[Node, int]:
+        facts = dict.fromkeys(self._nodes, self._around)
+        steep_behind: set[Node] = set()
+        for n in reversed(self._nodes):
+            users = {u for v in n.outputs for u in v.users if isinstance(u, Node) and u in facts}
+            if any(u.op_type in _SELECT or (u.op_type in _KEEP_INFINITY and facts[u] & DROPPED) for u in users):
+                facts[n] |= DROPPED
+            if any(_is_steep(u) or (u.op_type in _KEEP_ZERO and u in steep_behind) for u in users):
+                steep_behind.add(n)
+        steep_before: set[Node] = set()
+        for n in self._nodes:
+            producers = {v.producer for v in n.inputs if v is not None and v.producer in facts}
+            if any(p and (_is_steep(p) or (p.op_type in _KEEP_ZERO and p in steep_before)) for p in producers):
+                steep_before.add(n)
+            if any(p and (_is_wild(p) or (p.op_type in _KEEP_INFINITY and facts[p] & WILD)) for p in producers):
+                facts[n] |= WILD
+            if n in steep_before or n in steep_behind:
+                facts[n] |= STEEP
+        return facts
+
+
+def facts_of(op: Builder, n: NodeView) -> int:
+    """What the survey of the program that is differentiated says about a node."""
+    return op.survey.of(n.node) if isinstance(op.survey, Survey) else 0
+
+
+def survey_inside(op: Builder, node: Node, body: Sequence[Node]) -> Survey:
+    """The survey of a program that stands for `node`."""
+    return Survey(body, op.survey.of(node) if isinstance(op.survey, Survey) else 0)
+
+
 def gate(op: Builder, n: NodeView, x: Var, mask: Var) -> Var:
     """`x` where the boolean `mask` holds, else zero.
 
     A product with the mask as a number, which runtimes do many times faster than Where; but Where next to an
     operator of infinite slope, whose infinite cotangent (or tangent) must not meet a zero of the mask.
     """
-    if _reaches(op, n.node, _is_steep, _KEEP_ZERO, down=True) or _reaches(
-        op, n.node, _is_steep, _KEEP_ZERO, down=False
-    ):
+    if facts_of(op, n) & STEEP:
         return op.where(mask, x, 0)
     return op.Mul(x, op.cast_like(mask, x))  # type: ignore[no-any-return]
 
@@ -84,16 +136,11 @@ def divisor(op: Builder, n: NodeView, b: Var) -> Var:
 def factor(op: Builder, n: NodeView, v: Var, *, certain: bool = False) -> Var:
     """`v` to multiply by. Where the result of `n` may be thrown away, what is infinite in `v` is made finite.
 
-    And what is undefined becomes zero, so that a zero cotangent stays one. Without `certain`, only where
-    something upstream of `v` can be infinite or undefined at all.
+    And what is undefined becomes zero, so that a zero cotangent stays one. Without `certain`, only where an operand
+    of `n` can be infinite or undefined at all.
     """
-    if not certain:
-        source = v.value.producer
-        if source is None:
-            return v
-        if not _is_wild(source) and not _reaches(op, source, _is_wild, _KEEP_INFINITY, down=False):
-            return v
-    if not may_be_dropped(op, n):
+    facts = facts_of(op, n)
+    if not facts & DROPPED or not (certain or facts & WILD):
         return v
     top = LARGEST[v.dtype]
     return op.Clip(op.where(op.IsNaN(v), 0, v), op.like(-top, v), op.like(top, v))  # type: ignore[no-any-return]
@@ -105,8 +152,8 @@ def positive(op: Builder, b: Var) -> Var:
 
 
 def may_be_dropped(op: Builder, n: NodeView) -> bool:
-    """True where a selection nearby may throw the result of `n` away."""
-    return _reaches(op, n.node, _is_selection, _KEEP_INFINITY, down=True)
+    """True where a selection may throw the result of `n` away."""
+    return bool(facts_of(op, n) & DROPPED)
 
 
 def _is_steep(node: Node) -> bool:
@@ -120,43 +167,3 @@ def _is_steep(node: Node) -> bool:
 
 def _is_wild(node: Node) -> bool:
     return node.op_type in _WILD or _is_steep(node)
-
-
-def _is_selection(node: Node) -> bool:
-    return node.op_type in _SELECT
-
-
-def _reaches(
-    op: Builder, start: Node, found: Callable[[Node], bool], through: frozenset[str], *, down: bool
-) -> bool:
-    """True where a node that is `found` lies within a few nodes of `start`, behind operators in `through`
-    only.
-
-    Nodes of the derivative that is being written are not looked at.
-    """
-    own = op.label[: op.label.index("(") + 1] if "(" in op.label else None
-    queue, seen = [start], {start}
-    for node in queue:
-        for other in _users(node) if down else _producers(node):
-            if other in seen or (own is not None and other.name.startswith(own)):
-                continue
-            if found(other):
-                return True
-            seen.add(other)
-            if other.op_type in through and len(queue) < REACH:
-                queue.append(other)
-        if len(seen) > 4 * REACH:
-            break
-    return False
-
-
-def _users(node: Node) -> Iterable[Node]:
-    for v in node.outputs:
-        for u, _ in zip(v.users, range(REACH), strict=False):
-            if isinstance(u, Node):
-                yield u
-
-
-def _producers(node: Node) -> Iterable[Node]:
-    values: Iterable[Value | None] = node.inputs
-    return (p for v in values if v is not None and (p := v.producer) is not None)

@@ -23,6 +23,7 @@ _EXPLAINED = {
     "pushforward": "the tangent, transposed for reverse mode",
     "decompose": "in terms of other operators",
     "pair": "both modes by hand",
+    "control": "control flow, differentiated in place with what its regions capture",
     "zero": "the derivative is zero by definition",
     NO_RULE: "differentiating through it is an error",
     NOT_NEEDED: "it has no floating-point operand or no floating-point result",
@@ -178,7 +179,5 @@ def markdown(rows: Iterable[Row]) -> str:
                     _zeros_and_refusals(r),
                     r.note,
                 )
-                lines.append(
-                    "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
-                )
+                lines.append("| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |")
     return "\n".join(lines)

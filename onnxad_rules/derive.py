@@ -16,6 +16,7 @@ from onnxad_ir.diagnostics import describe
 from onnxad_ir.peephole import same_shape
 from onnxad_ir.types import TensorType, can_vary, is_floating
 from onnxad_rules.activity import varying
+from onnxad_rules.context import survey_inside
 from onnxad_rules.kinds import Decompose, Multilinear, Pair, Pushforward, Rule, Times
 from onnxad_rules.node import NodeView
 from onnxad_rules.ruleset import NotDifferentiable, Ruleset, UnsupportedOperator
@@ -253,6 +254,7 @@ def _push_decompose(op: Builder, rule: Rule, n: NodeView, ts: Mapping[Value, Var
     scratch, results = _decomposition(op, rule, n)
     tangents = {v: scratch.var(t) for v, t in ts.items()}
     body = list(scratch.nodes)
+    scratch.survey = survey_inside(op, n.node, body)
     scratch.nodes.clear()
     for node in body:
         scratch.nodes.append(node)
@@ -352,6 +354,7 @@ def _pull_decompose(
 ) -> list[tuple[Value, Var]]:
     scratch, results = _decomposition(op, rule, n)
     body = list(scratch.nodes)
+    scratch.survey = survey_inside(op, n.node, body)
     active = varying(body, wanted, n.rules, op.captures)[0]
     cotangents: Cotangents = {}
     for r, ct in zip(results, cts, strict=False):

@@ -17,6 +17,7 @@ from onnxad_ir.diagnostics import describe
 from onnxad_ir.dims import terms
 from onnxad_ir.types import Dim, OptionalType, SequenceType, TensorType, Type, is_floating
 from onnxad_rules.activity import activity
+from onnxad_rules.context import Survey, survey_inside
 from onnxad_rules.derive import Cotangents, pull, push, total
 from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
 
@@ -46,6 +47,7 @@ def push_region(
     for v in region.inputs:
         inner.scope.define(v)
     primal = list(region.nodes)
+    inner.survey = survey_of_region(op, region, primal)
     region.nodes.clear()
     for node in primal:
         region.nodes.append(node)
@@ -56,6 +58,11 @@ def push_region(
             push(inner, node, inside, rules)
     inner.label = op.label
     return inner, [inside.get(v) for v in region.outputs]
+
+
+def survey_of_region(op: Builder, region: Graph, primal: list[Node]) -> Survey:
+    """The survey of a region's nodes, which have besides what the node has that owns the region."""
+    return Survey(primal) if region.parent is None else survey_inside(op, region.parent, primal)
 
 
 def _derived(mode: str, label: str, node: Node) -> str:
@@ -106,7 +113,9 @@ class Adjoint:
         """Append the adjoint of the region's nodes; what is not in `active` receives nothing."""
         op, label = self.op, self.op.label
         op.scope.define_all(self.region)  # after the adjoint's own inputs: a symbol is rather read off those
-        for node in reversed(self.region.nodes[:]):
+        primal = self.region.nodes[:]
+        op.survey = survey_of_region(self.outer, self.region, primal)
+        for node in reversed(primal):
             if any(v in active and v in self.cotangents for v in node.outputs):
                 op.label = _derived("reverse", label, node)
                 pull(op, node, self.cotangents, active.__contains__, self.rules)
@@ -120,12 +129,19 @@ class Adjoint:
         """Move what does not change from iteration to iteration out of the adjoint."""
         kept: list[Node] = []
         for n in self.graph.nodes:
-            if n.regions or not n.inputs or any(v is not None and self._varies(v) for v in n.inputs):
+            reads = self._reads(n)
+            if not reads or any(self._varies(v) for v in reads):
                 kept.append(n)
             else:
                 n.graph = self.outer.graph
                 self.outer.nodes.append(n)
         self.graph.nodes[:] = kept
+
+    def _reads(self, n: Node) -> list[Value]:
+        found = [v for v in n.inputs if v is not None]
+        if n.regions:
+            found += self.op.captures[n]
+        return found
 
     def _varies(self, v: Value) -> bool:
         return v.graph is self.graph or v.graph is self.region
@@ -153,6 +169,22 @@ class Adjoint:
             g.nodes[:] = [n for n in g.nodes if n not in nodes]
             for u in nodes:
                 self.region.append(u)
+
+    def move_sequences(self) -> None:
+        """Let the primal region compute what the adjoint computes from its sequences alone.
+
+        A sequence cannot be kept for every iteration of a loop; what is taken out of it can.
+        """
+        if not any(isinstance(v.type, SequenceType) for v in self.residuals()):
+            return
+        kept: list[Node] = []
+        for n in self.graph.nodes:
+            reads = self._reads(n)
+            if reads and all(v.graph is not self.graph for v in reads):
+                self.region.append(n)
+            else:
+                kept.append(n)
+        self.graph.nodes[:] = kept
 
     def residuals(self) -> list[Value]:
         """The values of the primal region that the adjoint reads, in order of definition."""

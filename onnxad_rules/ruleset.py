@@ -75,9 +75,7 @@ class Ruleset:
         f = schema.latest(node.domain, node.op_type)
         names = list(f.inputs) if f is not None else []
         return tuple(
-            v is not None
-            and can_vary(v.type)
-            and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
+            v is not None and can_vary(v.type) and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
             for i, v in enumerate(node.inputs)
         )
 

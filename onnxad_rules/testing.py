@@ -24,6 +24,7 @@ from onnxad_ir.schema import latest_opset
 from onnxad_ir.types import is_floating
 from onnxad_ir.verify import verify
 from onnxad_rules.activity import varying
+from onnxad_rules.context import Survey
 from onnxad_rules.derive import pull, push, total
 from onnxad_rules.ruleset import Ruleset, default_rules
 
@@ -106,6 +107,7 @@ def differentiate(
     op = Builder(model, graph, scope=Scope(), inference=inference)
     op.scope.define_all(graph)
     nodes = list(graph.nodes)
+    op.survey = Survey(nodes)
     extra: list[Value] = []
     if mode == "forward":
         tangents = {v: op.var(graph.add_input(f"{prefix}{v.name}", v.type)) for v in sources}
@@ -168,9 +170,7 @@ def finite_difference(run: Runner, feeds: Mapping[str, Array], direction: Mappin
             run({k: np.asarray(v + s * direction[k]) if k in direction else v for k, v in feeds.items()})
             for s in (step, -step)
         )
-        return [
-            (a.astype(np.float64) - b.astype(np.float64)) / (2 * step) for a, b in zip(up, down, strict=True)
-        ]
+        return [(a.astype(np.float64) - b.astype(np.float64)) / (2 * step) for a, b in zip(up, down, strict=True)]
 
     return [(4 * b - a) / 3 for a, b in zip(central(h), central(h / 2), strict=True)]
 
@@ -321,7 +321,8 @@ def _check_second(
         direction = {
             i.name: _normal(rng, feeds[i.name].shape)
             for i in first.graph.input
-            if i.type.tensor_type.elem_type == TensorProto.DOUBLE and f"d_{i.name}" in {k.name for k in second.graph.input}
+            if i.type.tensor_type.elem_type == TensorProto.DOUBLE
+            and f"d_{i.name}" in {k.name for k in second.graph.input}
         }
         run = engine(first)
         base = run(have)

@@ -28,14 +28,10 @@ def spatial_rank(n: NodeView, *tensors: Var | None) -> int:
             return len(a)
     if (a := n.node.attributes.get("pads")) is not None:
         return len(a) // 2
-    raise ModelError(
-        f"the derivative of {describe(n.node)} needs the rank of one of its operands; infer or declare it"
-    )
+    raise ModelError(f"the derivative of {describe(n.node)} needs the rank of one of its operands; infer or declare it")
 
 
-def same_total(
-    op: Builder, image: Var, strides: Sequence[int], span: tuple[int, ...] | Var
-) -> tuple[int, ...] | Var:
+def same_total(op: Builder, image: Var, strides: Sequence[int], span: tuple[int, ...] | Var) -> tuple[int, ...] | Var:
     """How much padding SAME needs in all: max(0, (ceil(d / stride) - 1) * stride + span - d)."""
     plain = all(s == 1 for s in strides)
     dims = None if image.shape is None else numbers(image.shape[2:])
@@ -66,6 +62,11 @@ def explicit_pads(
         return distribute(op, same_total(op, image, strides, span), n.auto_pad == "SAME_UPPER")
     pads = (n.pads if n.auto_pad == "NOTSET" else None) or (0,) * (2 * count)
     return tuple(pads[:count]), tuple(pads[count:])
+
+
+def as_var(op: Builder, pads: tuple[int, ...] | Var) -> Var:
+    """Pads as a value."""
+    return op.const(list(pads)) if isinstance(pads, tuple) else pads
 
 
 def extent(op: Builder, x: Var, axis: int) -> int | Var:
@@ -107,6 +108,6 @@ def channel_sum(op: Builder, x: Var, *like: Var | None) -> Var:
 def per_channel(op: Builder, x: Var, like: Var) -> Var:
     """A vector along the channels (axis 1) of `like`, so that it broadcasts against it."""
     if like.rank is not None:
-        return op.Unsqueeze(x, list(range(1, like.rank - 1))) if like.rank > 2 else x  # type: ignore[no-any-return]
+        return op.Unsqueeze(x, list(range(1, like.rank - 1))) if like.rank > 2 else x
     ones = op.Expand(op.const([1]), op.rank(like) - 2)
     return op.Reshape(x, op.Concat([-1], ones, axis=0))  # type: ignore[no-any-return]

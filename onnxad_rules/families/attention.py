@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from onnxad_ir import schema
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import DataType
 from onnxad_rules.kinds import decompose, linear, specification
@@ -30,8 +31,13 @@ def _grouped(op: Builder, x: Var, kv: Var) -> Var:
     if isinstance(ours, int) and ours == theirs:
         return x
     rows = extent(op, x, 2)
-    share = ours // theirs if isinstance(ours, int) and isinstance(theirs, int) else ours / theirs
+    share = ours // theirs if isinstance(ours, int) and isinstance(theirs, int) else _ratio(op, ours, theirs)
     return reshape(op, x, [extent(op, x, 0), theirs, share * rows, extent(op, x, 3)])
+
+
+def _ratio(op: Builder, a: int | Var, b: int | Var) -> Var:
+    x, y = (op.const([v]) if isinstance(v, int) else v for v in (a, b))
+    return x / y
 
 
 def _scale(op: Builder, n: NodeView, q: Var) -> Var:
@@ -139,7 +145,7 @@ def _attention(op: Builder, n: NodeView) -> dict[str, Var]:
 
 
 def _may_be_dead(op: Builder, n: NodeView, q: Var) -> bool:
-    """True where a query may have no key to attend: not under the causal mask alone, where the first key is everyone's."""
+    """True where a query may have no key to attend: not under a causal mask alone, which leaves all the first key."""
     windows = any(n.node.attributes.get(f"{side}_window_size", -1) >= 0 for side in ("left", "right"))
     padded = "nonpad_kv_seqlen" in n.facts.inputs and n.nonpad_kv_seqlen is not None
     return n.attn_mask is not None or windows or padded
@@ -150,8 +156,9 @@ def _may_be_dead(op: Builder, n: NodeView, q: Var) -> bool:
 specification("RotaryEmbedding")
 linear(
     "RotaryEmbedding",
-    X=lambda op, n, ct: op.RotaryEmbedding(
-        ct, n.cos_cache, -n.sin_cache, n.position_ids, **n.node.attributes
-    ),
+    X=lambda op, n, ct: op.RotaryEmbedding(ct, n.cos_cache, -n.sin_cache, n.position_ids, **n.node.attributes),
     when=lambda n: n.cos_cache.value.is_const and n.sin_cache.value.is_const,
 )
+
+# operators of opset 27, which an older onnx does not know
+specification(*(op for op in ("LinearAttention", "CausalConvWithState") if schema.latest("", op) is not None))

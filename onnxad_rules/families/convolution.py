@@ -92,21 +92,17 @@ class Geometry:
 def _geometry(n: NodeView, image: Var | None, grid: Var | None, kernel: Var) -> Geometry:
     """What the attributes say; pads are still to be found."""
     r = spatial_rank(n, kernel, image, grid)
-    extents: Shape = (
-        tuple(n.op.inference.fresh() for _ in range(r)) if kernel.shape is None else kernel.shape[2:]
-    )
+    extents: Shape = tuple(n.op.inference.fresh() for _ in range(r)) if kernel.shape is None else kernel.shape[2:]
     none = (0,) * r
     ones = (1,) * r
-    return Geometry(
-        r, n.kernel_shape or extents, n.strides or ones, n.dilations or ones, n.group, True, none, none
-    )
+    return Geometry(r, n.kernel_shape or extents, n.strides or ones, n.dilations or ones, n.group, True, none, none)
 
 
 def _span(op: Builder, g: Geometry, kernel: Var) -> tuple[int, ...] | Var:
     """The extents of a dilated kernel, at run time where shapes do not tell them."""
     if (known := g.span()) is not None:
         return known
-    return (op.Shape(kernel, start=2) - 1) * list(g.dilations) + 1
+    return (op.Shape(kernel, start=2) - 1) * list(g.dilations) + 1  # type: ignore[no-any-return]
 
 
 def conv_geometry(op: Builder, n: NodeView) -> Geometry:
@@ -149,7 +145,7 @@ def conv_transpose_geometry(op: Builder, n: NodeView) -> Geometry:
 def padded(op: Builder, x: Var, g: Geometry) -> Var:
     """The image with its pads."""
     if isinstance(g.begin, tuple) and isinstance(g.end, tuple):
-        return op.Pad(x, list(g.pads()), None, g.axes) if any(g.pads()) else x  # type: ignore[no-any-return]
+        return op.Pad(x, list(g.pads()), None, g.axes) if any(g.pads()) else x
     return op.Pad(x, op.Concat(g.begin, g.end, axis=0), None, g.axes)  # type: ignore[no-any-return]
 
 
@@ -184,9 +180,7 @@ def to_image(op: Builder, g: Geometry, grid: Var, kernel: Var, image: Var) -> Va
     if not g.static_pads:
         begin = g.begin
         assert isinstance(begin, Var)
-        out = op.ConvTranspose(
-            grid, kernel, **g.unpadded().attributes(), output_padding=_unless_zero(g.strides)
-        )
+        out = op.ConvTranspose(grid, kernel, **g.unpadded().attributes(), output_padding=_unless_zero(g.strides))
         return cropped(op, out, g, image, begin)
     span = g.span()
     small = None if grid.shape is None else numbers(grid.shape[2:])
@@ -194,9 +188,7 @@ def to_image(op: Builder, g: Geometry, grid: Var, kernel: Var, image: Var) -> Va
     if all(s == 1 for s in g.strides):
         return op.ConvTranspose(grid, kernel, **g.attributes())  # type: ignore[no-any-return]
     if span is not None and small is not None and large is not None:
-        begin_end = zip(
-            large, small, g.strides, span, g.pads()[: g.spatial], g.pads()[g.spatial :], strict=True
-        )
+        begin_end = zip(large, small, g.strides, span, g.pads()[: g.spatial], g.pads()[g.spatial :], strict=True)
         rest = tuple(x - ((o - 1) * s + k - b - e) for x, o, s, k, b, e in begin_end)
         return op.ConvTranspose(  # type: ignore[no-any-return]
             grid, kernel, **g.attributes(), output_padding=rest if any(rest) else None
@@ -224,7 +216,7 @@ def _flip(op: Builder, g: Geometry, kernel: Var) -> Var:
     """The kernel with its taps in reverse order."""
     axes = [a for a, k in zip(g.axes, g.kernel, strict=True) if k != 1]
     count = len(axes)
-    return op.Slice(kernel, [-1] * count, [-(2**31)] * count, axes, [-1] * count) if axes else kernel  # type: ignore[no-any-return]
+    return op.Slice(kernel, [-1] * count, [-(2**31)] * count, axes, [-1] * count) if axes else kernel
 
 
 def _flipped(op: Builder, g: Geometry, grid: Var, kernel: Var) -> Var | None:
@@ -254,13 +246,7 @@ def to_kernel(op: Builder, g: Geometry, image: Var, grid: Var, kernel: Var) -> V
     if not g.static_pads:
         image, g = padded(op, image, g), g.unpadded()
     taps, out, inside = numbers(g.kernel), extent(op, kernel, 0), extent(op, kernel, 1)
-    if (
-        g.group == 1
-        and taps is not None
-        and isinstance(out, int)
-        and isinstance(inside, int)
-        and out < inside
-    ):
+    if g.group == 1 and taps is not None and isinstance(out, int) and isinstance(inside, int) and out < inside:
         turned = _turned(g) if math.prod(taps) > 1 else None
         if turned is not None:
             found = _to_kernel(op, turned, taps, inside, out, grid, image)
@@ -286,10 +272,8 @@ def _to_kernel(
     return _by_gather(op, g, taps, out, inside, image, grid)
 
 
-def _by_gather(
-    op: Builder, g: Geometry, taps: tuple[int, ...], out: int, inside: int, image: Var, grid: Var
-) -> Var:
-    """Windows gathered channel-last, each tap one run of channels, and one Gemm. All extents but the batch are known."""
+def _by_gather(op: Builder, g: Geometry, taps: tuple[int, ...], out: int, inside: int, image: Var, grid: Var) -> Var:
+    """Windows gathered channel-last, each tap one run of channels, and one Gemm. Only the batch may be unknown."""
     r = g.spatial
     assert image.shape is not None and grid.shape is not None
     places = numbers(grid.shape[2:]) or ()

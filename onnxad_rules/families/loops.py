@@ -4,7 +4,8 @@ Forward: one loop, whose states and slices come with their tangents.
 
 Reverse: the loop keeps, per iteration, what the adjoint of its body needs and cannot cheaply compute again; a Scan
 sweeps back over that. Cotangents of the states are its states, and so are the sums that captured values receive. The
-sweep over a Loop is guarded: a Scan over no iterations is not allowed.
+sweep over a Loop is guarded: a Scan over no iterations is not allowed. Where shapes may differ from iteration to
+iteration, what is kept is a sequence, and a Loop sweeps back.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from dataclasses import dataclass
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value
-from onnxad_ir.types import is_floating
+from onnxad_ir.diagnostics import describe
+from onnxad_ir.types import DataType, SequenceType, TensorType, is_floating
 from onnxad_rules.activity import activity, varying
 from onnxad_rules.kinds import control
 from onnxad_rules.loop_view import LoopView, scan_attributes
 from onnxad_rules.node import NodeView
 from onnxad_rules.recompute import plan, replay
-from onnxad_rules.regions import Adjoint, last, push_region
-from onnxad_rules.ruleset import Ruleset
+from onnxad_rules.regions import Adjoint, last, push_region, seen, set_inputs
+from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
 from onnxad_rules.tangent_space import add, zeros
 
 
@@ -87,6 +89,11 @@ class _Scanned:
     direction: int
     slice: Value
 
+    @property
+    def is_sequence(self) -> bool:
+        """True for one element of a sequence per iteration."""
+        return isinstance(self.operand.type, SequenceType)
+
 
 @control("Loop", forward=_push_loop)
 @control("Scan", forward=_push_loop)
@@ -115,7 +122,7 @@ def _pull_loop(
     a = Adjoint(op, loop.region, n.rules)
     through = sorted(useful)
     for k in through:
-        a.seed(after[k], op.var(a.input(states[k].type)))
+        a.seed(after[k], op.var(a.input(after[k].type)))
     scans: list[_Scanned] = []
     for i in seeded:
         ct = cts[loop.count + i]
@@ -160,19 +167,53 @@ def _pull_loop(
 def _provide(loop: LoopView, a: Adjoint, scans: list[_Scanned]) -> None:
     """Give the adjoint what it reads of the primal body: scanned again, stacked by the loop, or computed again."""
     a.move_shapes()
+    a.move_sequences()
     slices, yields = loop.slices, loop.yields
     again = {v: (loop.scanned[m], loop.in_axes[m], loop.in_directions[m]) for m, v in enumerate(slices)}
     for i, v in enumerate(yields):
         again.setdefault(v, (loop.stacks[i], loop.out_axes[i], loop.out_directions[i]))
     taped, computed = plan(loop.region, a.residuals(), set(again), loop.op.captures)
     for v in taped:
-        again[v] = (loop.add_stack(v), 0, 0)
+        again[v] = (loop.add_stack(v) if loop.is_scan or _uniform(loop, v) else _keep_in_sequence(loop, v), 0, 0)
     replay(a, computed)
     for v in a.residuals():
         operand, axis, direction = again[v]
         s = _Scanned(operand, axis, direction, a.input(v.type))
         scans.append(s)
         a.retarget(v, s.slice)
+
+
+def _uniform(loop: LoopView, v: Value) -> bool:
+    """True where a value of the body has the same shape in every iteration."""
+    return isinstance(v.type, TensorType) and v.shape is not None and all(seen(loop.op, d) for d in v.shape)
+
+
+def _keep_in_sequence(loop: LoopView, v: Value) -> Value:
+    """A sequence of the values of all iterations, for a Loop."""
+    if not isinstance(v.type, TensorType):
+        raise UnsupportedOperator(
+            f"the derivative of {describe(loop.node)} needs {v!r} of every iteration, a sequence; "
+            "sequences of sequences do not exist"
+        )
+    t = SequenceType(TensorType(v.type.dtype, None))
+    inner = loop.op.inside(loop.region)
+    before = Value("", t, loop.region)
+    longer = inner.SequenceInsert(inner.var(before), inner.var(v))
+    start = loop.op.SequenceEmpty(dtype=int(v.type.dtype))
+    _move_before(loop, start.value)
+    (final,) = loop.add_states([before], [start], [longer.value])
+    final.type = t
+    return final
+
+
+def _move_before(loop: LoopView, v: Value) -> None:
+    """Put the node of `v`, which has no operands, ahead of the loop, whose place may be long past."""
+    node = v.producer
+    assert node is not None and loop.node.graph is not None
+    loop.op.nodes.remove(node)
+    home = loop.node.graph
+    node.graph = home
+    home.nodes.insert(0, node)
 
 
 def _anything(loop: LoopView, a: Adjoint) -> _Scanned:
@@ -197,6 +238,8 @@ def _sweep_back(
             tuple(1 - loop.in_directions[m] for m in moved),
         ),
     }
+    if not loop.is_scan and not _can_scan(loop, initial, scans):
+        return _sweep_back_in_loop(op, body, initial, scans)
     types = [v.value.type for v in initial] + [loop.scanned[m].type for m in moved]
     operands = [*(v.value for v in initial), *(s.operand for s in scans)]
     sweep = Node("Scan", operands, attributes, ("",) * len(types), name=op.label)
@@ -214,3 +257,33 @@ def _sweep_back(
         name=op.label,
     )
     return [op.var(v) for v in op.place_typed(guard, types)]
+
+
+def _can_scan(loop: LoopView, initial: Sequence[Var], scans: Sequence[_Scanned]) -> bool:
+    """True where a Scan can sweep back: its states are tensors that keep a shape, and every rank is known."""
+    kept = all(isinstance(v.type, TensorType) and v.rank is not None for v in initial)
+    steady = all(_uniform(loop, v) for v in loop.states if is_floating(v.type))
+    return kept and steady and all(isinstance(s.operand.type, TensorType) and s.slice.rank is not None for s in scans)
+
+
+def _sweep_back_in_loop(op: Builder, body: Graph, initial: Sequence[Var], scans: Sequence[_Scanned]) -> list[Var]:
+    """The same sweep by a Loop that reads what it needs of each iteration by its number."""
+    first = op.var(scans[0].operand)
+    trips = op.SequenceLength(first) if scans[0].is_sequence else op.scalar(op.Shape(first, start=0, end=1))
+    counter = Value("", TensorType(DataType.INT64, ()), body)
+    go = Value("", TensorType(DataType.BOOL, ()), body)
+    read = op.inside(body)
+    read.nodes = []
+    forwards = read.var(counter)
+    backwards = read.var(op.Sub(trips, 1)) - forwards
+    for s in scans:
+        at = forwards if s.direction else backwards
+        operand = read.var(s.operand)
+        v = read.SequenceAt(operand, at) if s.is_sequence else read.Gather(operand, at, axis=s.axis)
+        s.slice.replace_by(v.value)
+    body.nodes[:0] = read.nodes
+    set_inputs(body, [counter, go, *body.inputs[: len(initial)]])
+    body.set_outputs([go, *body.outputs])
+    node = Node("Loop", [trips.value, None, *(v.value for v in initial)], {"body": body}, ("",) * len(initial))
+    node.name = op.label
+    return [op.var(v) for v in op.place_typed(node, [v.type for v in initial])]

@@ -62,9 +62,7 @@ def _add(*terms: Var | None) -> Var | None:
     return out
 
 
-def _affine(
-    t: Var | None, scale: Var | None, value: Var, t_scale: Var | None, t_shift: Var | None
-) -> Var | None:
+def _affine(t: Var | None, scale: Var | None, value: Var, t_scale: Var | None, t_shift: Var | None) -> Var | None:
     """The tangent of value * scale + shift."""
     through = t if t is None or scale is None else t * scale
     return _add(through, None if t_scale is None else value * t_scale, t_shift)
@@ -125,17 +123,13 @@ def _batch_training(op: Builder, n: NodeView, t: Any) -> dict[str, Var | None]:
 @pushforward("InstanceNormalization")
 def _instance(op: Builder, n: NodeView, t: Any) -> Var | None:
     standard, _ = standardize(op, n.input, axes_but(op, n.input, 0, 1), n.epsilon)
-    scale, t_scale, t_shift = (
-        _maybe(lambda v: per_channel(op, v, n.input), v) for v in (n.scale, t.scale, t.B)
-    )
-    return _affine(
-        _maybe(lambda x: standard.tangent(op, x), t.input), scale, standard.value, t_scale, t_shift
-    )
+    scale, t_scale, t_shift = (_maybe(lambda v: per_channel(op, v, n.input), v) for v in (n.scale, t.scale, t.B))
+    return _affine(_maybe(lambda x: standard.tangent(op, x), t.input), scale, standard.value, t_scale, t_shift)
 
 
 @pushforward("GroupNormalization")
 def _group(op: Builder, n: NodeView, t: Any) -> Var | None:
-    """Standardized over each group of channels; scale and bias are one number a channel, before opset 21 one a group."""
+    """Standardized over groups of channels; scale and bias are one number a channel, before opset 21 one a group."""
     wide = int(_wide(n.X.dtype, n.node.attributes.get("stash_type", 1)))
     groups, channels = n.num_groups, extent(op, n.X, 1)
     per_group = channels // groups if isinstance(channels, int) else channels / groups
@@ -180,9 +174,7 @@ def _layer(op: Builder, n: NodeView, t: Any) -> dict[str, Var | None]:
     """The statistics come from the fused kernel itself, run without scale, where it gives them in full precision."""
     wide = _wide(n.X.dtype, n.stash_type)
     axes = _last_axes(op, n.X, n.axis)
-    scale, t_scale, t_shift, t_x = (
-        _maybe(lambda v: op.Cast(v, to=int(wide)), v) for v in (n.Scale, t.Scale, t.B, t.X)
-    )
+    scale, t_scale, t_shift, t_x = (_maybe(lambda v: op.Cast(v, to=int(wide)), v) for v in (n.Scale, t.Scale, t.B, t.X))
     if n.X.dtype == wide == DataType(n.stash_type):
         plain = {k: a for k, a in n.node.attributes.items() if k in ("axis", "epsilon", "stash_type")}
         value, _, inverse = op.LayerNormalization(n.X, op.ones_like(n.Scale), outputs=3, **plain)
@@ -202,9 +194,7 @@ def _layer(op: Builder, n: NodeView, t: Any) -> dict[str, Var | None]:
 def _rms(op: Builder, n: NodeView, t: Any) -> Var | None:
     wide = _wide(n.X.dtype, n.stash_type)
     axes = _last_axes(op, n.X, n.axis)
-    x, scale, t_scale, t_x = (
-        _maybe(lambda v: op.Cast(v, to=int(wide)), v) for v in (n.X, n.scale, t.scale, t.X)
-    )
+    x, scale, t_scale, t_x = (_maybe(lambda v: op.Cast(v, to=int(wide)), v) for v in (n.X, n.scale, t.scale, t.X))
     assert x is not None
     inverse = _inverse_root(op, op.ReduceMean(x * x, axes, keepdims=1), n.epsilon)
     standard = Standard(axes, x * inverse, inverse, centred=False)
@@ -229,7 +219,7 @@ def _lp(op: Builder, n: NodeView, t: Any) -> Var:
         norm, slope = op.ReduceL2(n.input, axes, keepdims=1), n.output
     zero = op.Equal(norm, op.like(0, norm))
     over = op.where(zero, 0, op.Reciprocal(op.where(zero, 1, norm)))
-    return (t.input - n.output * op.ReduceSum(slope * t.input, axes, keepdims=1)) * over
+    return (t.input - n.output * op.ReduceSum(slope * t.input, axes, keepdims=1)) * over  # type: ignore[no-any-return]
 
 
 @pushforward("MeanVarianceNormalization")
@@ -240,7 +230,7 @@ def _mean_variance(op: Builder, n: NodeView, t: Any) -> Var:
     std = op.Sqrt(_safe(op, op.ReduceMean(centred * centred, axes, keepdims=1)))
     slope = op.ReduceMean(centred * t.X, axes, keepdims=1) / std
     through = t.X - op.ReduceMean(t.X, axes, keepdims=1)
-    return (through - n.Y * slope) / (std + 1e-9)
+    return (through - n.Y * slope) / (std + 1e-9)  # type: ignore[no-any-return]
 
 
 @pushforward("LRN")
@@ -250,11 +240,9 @@ def _local_response(op: Builder, n: NodeView, t: Any) -> Var:
     def window_mean(v: Var) -> Var:
         flat = reshape(op, v, [extent(op, n.X, 0), 1, extent(op, n.X, 1), spatial_size(op, n.X)])
         before, after = (n.size - 1) // 2, n.size // 2
-        pooled = op.AveragePool(
-            flat, kernel_shape=(n.size, 1), pads=(before, 0, after, 0), count_include_pad=1
-        )
+        pooled = op.AveragePool(flat, kernel_shape=(n.size, 1), pads=(before, 0, after, 0), count_include_pad=1)
         return op.reshape_like(pooled, n.X)
 
     base = window_mean(n.X * n.X) * n.alpha + n.bias
     slope = window_mean(n.X * t.X) * (2 * n.alpha * n.beta)
-    return t.X * op.Pow(base, op.like(-n.beta, base)) - n.Y / base * slope
+    return t.X * op.Pow(base, op.like(-n.beta, base)) - n.Y / base * slope  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ are those of `convolution`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import reduce
 
@@ -16,7 +17,7 @@ from onnxad_ir.types import DataType
 from onnxad_rules.families.convolution import Geometry, padded, to_image
 from onnxad_rules.kinds import linear, pushforward
 from onnxad_rules.node import NodeView
-from onnxad_rules.windows import explicit_pads, extent, numbers, single_channels, spatial_size
+from onnxad_rules.windows import as_var, explicit_pads, extent, numbers, single_channels, spatial_size
 
 # --- windows
 
@@ -32,14 +33,13 @@ def pool_geometry(op: Builder, n: NodeView) -> Geometry:
     assert span is not None
     begin, end = explicit_pads(op, n, n.X, g.strides, span)
     if n.ceil_mode:
-        sizes = zip(*(_sides(x) for x in (n.X, n.Y)), g.strides, span, strict=True) if _static(n) else None
-        if sizes is None:
-            image, grid = op.Shape(n.X, start=2), op.Shape(n.Y, start=2)
-            reach = (grid - 1) * list(g.strides) + list(span) - image - list(begin)
-            begin, end = op.const(list(begin)), op.Max(reach, op.const(list(end)))
+        if _static(n) and isinstance(begin, tuple) and isinstance(end, tuple):
+            sizes = zip(_sides(n.X), _sides(n.Y), g.strides, span, begin, end, strict=True)
+            end = tuple(max((o - 1) * s + k - d - b, e) for d, o, s, k, b, e in sizes)
         else:
-            reach = [(o - 1) * s + k - d for d, o, s, k in sizes]
-            end = tuple(max(x - b, e) for x, b, e in zip(reach, begin, end, strict=True))
+            begin = as_var(op, begin)
+            image, grid = op.Shape(n.X, start=2), op.Shape(n.Y, start=2)
+            end = op.Max((grid - 1) * list(g.strides) + list(span) - image - begin, as_var(op, end))
     return replace(g, begin=begin, end=end)
 
 
@@ -77,7 +77,7 @@ def window_counts(op: Builder, n: NodeView, g: Geometry) -> float | Var:
     The taps on the image, or with `count_include_pad` on the image and its pads (not beyond them, where `ceil_mode`
     lets a window reach).
     """
-    whole = float(np.prod(g.kernel))
+    whole = float(math.prod(n.kernel_shape))
     spatial = g.spatial
     begin, end = explicit_pads(op, n, n.X, g.strides, g.span() or ())
     padless = isinstance(begin, tuple) and isinstance(end, tuple) and not any(begin + end)
@@ -107,12 +107,7 @@ def _average_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
     g = pool_geometry(op, n)
     counts = window_counts(op, n, g)
     span = g.span()
-    if (
-        isinstance(counts, float)
-        and span is not None
-        and isinstance(g.begin, tuple)
-        and set(g.strides) == {1}
-    ):
+    if isinstance(counts, float) and span is not None and isinstance(g.begin, tuple) and set(g.strides) == {1}:
         # windows at every place: the transpose is the pool of the padded cotangent
         pads = [s - 1 - p for s, p in zip(span + span, g.pads(), strict=True)]
         if min(pads) >= 0:
@@ -153,7 +148,7 @@ def _unpool_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
 
     def where(digit: Var) -> Var:
         marks = op.Cast(digit, to=int(DataType.FLOAT))
-        return op.Cast(op.MaxUnpool(marks, n.I, n.output_shape, **n.node.attributes), to=int(DataType.INT64))
+        return op.Cast(op.MaxUnpool(marks, n.I, n.output_shape, **n.node.attributes), to=int(DataType.INT64))  # type: ignore[no-any-return]
 
     source = where(number / base) * base + where(op.Mod(number, base) + 1)  # 0 where nothing was put
     zeros = op.Expand(op.like(0, ct), op.Unsqueeze(size, [0]) + 1)
@@ -219,7 +214,7 @@ def _global_max(op: Builder, n: NodeView, t: Var) -> Var:
 def _global_lp(op: Builder, n: NodeView, t: Var) -> Var:
     terms, over = _power_terms(op, n.p, n.X, n.Y, t)
     summed = op.ReduceSum(terms, _spatial_axes(op, n), keepdims=1)
-    return summed if over is None else summed / over
+    return summed if over is None else summed / over  # type: ignore[no-any-return]
 
 
 linear("GlobalAveragePool", X=_global_average_transpose)

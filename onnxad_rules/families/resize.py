@@ -15,9 +15,10 @@ import numpy as np
 from onnxad_ir import dims
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.diagnostics import ModelError, describe
-from onnxad_ir.types import Dim
-from onnxad_rules.kinds import linear, pushforward
+from onnxad_ir.types import DataType, Dim
+from onnxad_rules.kinds import pair
 from onnxad_rules.node import NodeView
+from onnxad_rules.ruleset import NotDifferentiable
 from onnxad_rules.windows import extent, reshape
 
 #: The transformations under which enlarging by a whole factor repeats every element that often, by rounding mode.
@@ -37,9 +38,7 @@ def _axes(n: NodeView) -> tuple[int, ...]:
     """The axes that `scales`, `sizes` and `roi` are about."""
     shape = n.X.shape if n.X.shape is not None else n.Y.shape
     if shape is None:
-        raise ModelError(
-            f"the derivative of {describe(n.node)} needs the rank of its image; infer or declare it"
-        )
+        raise ModelError(f"the derivative of {describe(n.node)} needs the rank of its image; infer or declare it")
     return tuple(a % len(shape) for a in n.axes or range(len(shape)))
 
 
@@ -84,22 +83,16 @@ def axis_matrix(op: Builder, n: NodeView, index: int) -> Var:
 
 def _policy_matrix(op: Builder, n: NodeView, index: int) -> Var:
     """The same where one axis decides the scale of all: that axis is resized along, and dropped again."""
-    axes, sizes = _axes(n), op.known(n.sizes)
-    extents = None if n.X.shape is None else [n.X.shape[a] for a in axes]
-    if sizes is None or extents is None or not all(isinstance(d, int) for d in (*sizes, *extents)):
-        policy = n.keep_aspect_ratio_policy
-        raise ModelError(f"the derivative of {describe(n.node)} with {policy} needs known extents and sizes")
-    ratios = [s / d for s, d in zip(sizes, extents, strict=True)]  # type: ignore[operator]
-    chosen = min(ratios) if n.keep_aspect_ratio_policy == "not_larger" else max(ratios)
-    leader = ratios.index(chosen)
-    policy = {"keep_aspect_ratio_policy": n.keep_aspect_ratio_policy}
-    eye = _identity(op, n.X, axes[index])
-    if ratios[index] == chosen:
-        return op.Resize(eye, None, None, [sizes[index]], **_attributes(n, axes=(1,), **policy))  # type: ignore[no-any-return]
-    spread = op.Expand(op.Unsqueeze(eye, [2]), [1, 1, extents[leader]])
-    both = [sizes[index], sizes[leader]]
-    wide = op.Resize(spread, None, None, both, **_attributes(n, axes=(1, 2), **policy))
-    return op.Gather(wide, op.const(0), axis=2)  # type: ignore[no-any-return]
+    axes = _axes(n)
+    extents = op.Gather(op.shape(n.X), list(axes))
+    ratios = op.Cast(n.sizes, to=int(DataType.FLOAT)) / op.Cast(extents, to=int(DataType.FLOAT))
+    pick = op.ArgMin if n.keep_aspect_ratio_policy == "not_larger" else op.ArgMax
+    leader = pick(ratios, axis=0, keepdims=1)
+    eye = op.Unsqueeze(_identity(op, n.X, axes[index]), [2])
+    spread = op.Expand(eye, op.Concat(op.const([1, 1]), op.Gather(extents, leader), axis=0))
+    sizes = op.Concat(op.Gather(n.sizes, [index]), op.Gather(n.sizes, leader), axis=0)
+    attributes = _attributes(n, axes=(1, 2), keep_aspect_ratio_policy=n.keep_aspect_ratio_policy)
+    return op.Gather(op.Resize(spread, None, None, sizes, **attributes), op.const(0), axis=2)  # type: ignore[no-any-return]
 
 
 def _same(n: NodeView, index: int, scales: tuple[float, ...] | None) -> bool:
@@ -121,9 +114,7 @@ def _repeats(op: Builder, n: NodeView) -> tuple[int, ...] | None:
     factors: list[Dim | float | None] = [1] * len(x)
     for i, axis in enumerate(_axes(n)):
         factors[axis] = dims.floordiv(y[axis], x[axis]) if scales is None else scales[i]
-        if scales is None and (
-            not isinstance(factors[axis], int) or dims.mul(x[axis], factors[axis]) != y[axis]
-        ):  # type: ignore[arg-type]
+        if scales is None and (not isinstance(factors[axis], int) or dims.mul(x[axis], factors[axis]) != y[axis]):  # type: ignore[arg-type]
             return None
     if any(f is None or isinstance(f, str) or f != int(f) or f < 1 for f in factors) or factors[:2] != [1, 1]:
         return None
@@ -133,7 +124,7 @@ def _repeats(op: Builder, n: NodeView) -> tuple[int, ...] | None:
 def _transpose(op: Builder, n: NodeView, ct: Var) -> Var:
     repeats = _repeats(op, n)
     if repeats is not None:
-        return op.AveragePool(ct, kernel_shape=repeats, strides=repeats) * float(math.prod(repeats))
+        return op.AveragePool(ct, kernel_shape=repeats, strides=repeats) * float(math.prod(repeats))  # type: ignore[no-any-return]
     scales = _scales(n)
     for i, axis in enumerate(_axes(n)):
         if not _same(n, i, scales):
@@ -162,23 +153,95 @@ def _product(op: Builder, sides: list[int | Var]) -> int | Var:
     return out
 
 
-_REFUSED = {
-    "scales": "a resize has no derivative in its scales (they also decide its shape)",
-    "roi": "a resize has no rule for its region of interest",
-}
+# --- the region of interest
 
 
-linear("Resize", X=_transpose, refuse=_REFUSED)
-# what lies outside the image is constant: it drops out of the tangent
-pushforward(
-    "Resize",
-    X=lambda op, n, t: op.Resize(
-        t,
-        n.roi,
-        n.scales,
-        n.sizes,
-        **{k: a for k, a in n.node.attributes.items() if k != "extrapolation_value"},
-    ),
-    refuse=_REFUSED,
-    when=lambda n: _crops(n) and n.extrapolation_value != 0,
-)
+def _slope(op: Builder, n: NodeView, index: int) -> tuple[Var, Var, Var]:
+    """The derivative of a linear crop along one axis in its coordinates, and of those in the axis' start and end.
+
+    The coordinate of element o is span * (start + f (end - start)), f = o / (after - 1), or 1/2 for a single element.
+    """
+    axes = _axes(n)
+    axis, count = axes[index], len(axes)
+    x = n.X
+    before, after = (op.cast_like(op.extent(v, axis), x) for v in (x, n.Y))
+    start, end = (op.cast_like(op.Gather(n.roi, [k]), x) for k in (index, index + count))
+    last = op.Max(after - 1, op.like(1, x))
+    place = op.where(op.Equal(after, op.like(1, x)), 0.5, op.iota(op.extent(n.Y, axis), x.dtype) / last)
+    span = before - 1
+    at = span * (start + place * (end - start))
+    inside = op.And(op.GreaterOrEqual(at, op.like(0, x)), op.LessOrEqual(at, span))
+    left = op.Floor(op.Min(at, op.Max(span - 1, op.like(0, x))))
+    taps = op.iota(op.extent(x, axis), x.dtype)
+    near, far = (op.cast_like(op.Equal(taps, op.Unsqueeze(v, [1])), x) for v in (left, left + 1))
+    slope = (far - near) * op.Unsqueeze(op.cast_like(inside, x), [1])
+    return _image(op, n, index, slope), span * (1 - place), span * place
+
+
+def _image(op: Builder, n: NodeView, index: int, slope: Var) -> Var:
+    """The image resized along every axis but one, which is multiplied by a matrix [after, before]."""
+    y = n.X
+    for i, axis in enumerate(_axes(n)):
+        y = along(op, y, axis, slope if i == index else op.swap(axis_matrix(op, n, i)))
+    return y  # type: ignore[no-any-return]
+
+
+def _has_region(n: NodeView) -> bool:
+    """Whether `roi` has an effect that is differentiated; an error where it has one that is not."""
+    if not _crops(n) or n.mode == "nearest":
+        return False
+    if n.mode != "linear" or n.antialias:
+        raise NotDifferentiable(f"{describe(n.node)} has no derivative in roi but in mode linear", (n.node,))
+    return True
+
+
+def _region_tangent(op: Builder, n: NodeView, t: Var) -> Var | None:
+    terms: list[Var | None] = []
+    count = len(_axes(n))
+    for i, axis in enumerate(_axes(n)):
+        image, by_start, by_end = _slope(op, n, i)
+        start, end = (op.cast_like(op.Gather(t, [k]), n.X) for k in (i, i + count))
+        rank = image.rank or 0
+        along_axis = by_start * start + by_end * end
+        terms.append(image * op.Unsqueeze(along_axis, list(range(1, rank - axis))))
+    return op.add_n(terms)
+
+
+def _region_cotangent(op: Builder, n: NodeView, ct: Var) -> Var:
+    starts: list[Var] = []
+    ends: list[Var] = []
+    for i, axis in enumerate(_axes(n)):
+        image, by_start, by_end = _slope(op, n, i)
+        others = [a for a in range(image.rank or 0) if a != axis]
+        weight = op.ReduceSum(ct * image, others, keepdims=0)
+        starts.append(op.ReduceSum(weight * by_start, [0], keepdims=1))
+        ends.append(op.ReduceSum(weight * by_end, [0], keepdims=1))
+    return op.cast_like(op.Concat(*starts, *ends, axis=0), n.roi)
+
+
+# --- both modes by hand: the operator is linear in its image, but what lies outside drops out of the tangent
+
+
+def _no_scales(n: NodeView, active: bool) -> None:
+    """In mode nearest the result is constant in the scales, wherever it has a derivative."""
+    if active and n.mode != "nearest":
+        why = "which decide its shape; leave them out of the inputs to differentiate, or make them constant"
+        raise NotDifferentiable(f"{describe(n.node)} has no derivative in its scales, {why}", (n.node,))
+
+
+def _forward(op: Builder, n: NodeView, ts: Any) -> list[Var | None]:
+    tx, troi, tscales = (*ts, None, None)[:3]
+    _no_scales(n, tscales is not None)
+    attributes = {k: a for k, a in n.node.attributes.items() if k != "extrapolation_value"}
+    through = None if tx is None else op.Resize(tx, n.roi, n.scales, n.sizes, **attributes)
+    moved = _region_tangent(op, n, troi) if troi is not None and _has_region(n) else None
+    return [op.add_n([through, moved])]
+
+
+@pair("Resize", forward=_forward)
+def _reverse(op: Builder, n: NodeView, cts: Any, wanted: Any) -> list[Var | None]:
+    x, roi, scales = (*wanted, False, False)[:3]
+    _no_scales(n, scales)
+    image = _transpose(op, n, cts[0]) if x else None
+    region = _region_cotangent(op, n, cts[0]) if roi and _has_region(n) else None
+    return [image, region, None]

@@ -6,7 +6,6 @@ in PyTorch's grid_sample; between two pixels' linear pieces it is the one to the
 
 from __future__ import annotations
 
-
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.diagnostics import ModelError, describe
 from onnxad_rules.kinds import decompose, linear

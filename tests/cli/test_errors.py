@@ -123,16 +123,19 @@ def test_external_data_cannot_be_kept_in_another_folder(opt, tmp_path):
     (tmp_path / "b").mkdir()
     path = _external(tmp_path / "a", "w.bin")
     status, _, err = opt(path, "--pass=reverse", "-o", tmp_path / "b" / "out.onnx")
-    assert status == 2 and "copy" in err
+    assert status == 2 and "--external-data=copy" in err
     assert os.listdir(tmp_path / "b") == []
+
+
+def test_external_data_cannot_go_through_a_pipe(fails, tmp_path):
+    path = _external(tmp_path, "w.bin")
+    fails(2, "outside the folder.*a pipe has no folder", path, "--pass=reverse", "-o", "-", output=False)
 
 
 def test_unknown_pass(fails, mlp):
     fails(2, "no pass called 'revrese'; did you mean 'reverse'", mlp, "--pass=revrese")
     fails(2, "no pass called 'dcee'; did you mean 'dce'", mlp, "--pass-pipeline=cse,dcee")
-    fails(
-        2, "no pass called 'revers'; did you mean 'reverse'", mlp, "--pass=reverse", "--print-ir-after=revers"
-    )
+    fails(2, "no pass called 'revers'; did you mean 'reverse'", mlp, "--pass=reverse", "--print-ir-after=revers")
 
 
 def test_wrong_pass_option(fails, mlp):
@@ -277,9 +280,5 @@ def test_as_a_process(mlp, tmp_path):
         str(tmp_path / "o.onnx"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert (
-        done.returncode == 2
-        and done.stdout == ""
-        and done.stderr.startswith("onnxad-opt: error: there is no pass")
-    )
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("onnxad-opt: error: there is no pass")
     assert not (tmp_path / "o.onnx").exists()

@@ -70,9 +70,9 @@ def test_format_options_go_before_suffixes(opt, mlp, tmp_path):
 
 
 def test_passes_run_in_the_order_given(opt, mlp):
-    order = opt(
-        mlp, "--pass=cse", "--pass-pipeline=dce,simplify", "--pass=gradient{output=y}", "--print-ir-after-all"
-    )[2]
+    order = opt(mlp, "--pass=cse", "--pass-pipeline=dce,simplify", "--pass=gradient{output=y}", "--print-ir-after-all")[
+        2
+    ]
     titles = [line.split()[4] for line in order.splitlines() if line.startswith("// ----- IR after")]
     assert titles == [
         "cse",
@@ -111,16 +111,12 @@ def test_a_derivative_model_has_no_dead_identity_or_duplicate_node(opt, save, tm
         assert "Exp" not in ops and ops.count("Sigmoid") == 1
         # z is the input itself, and so is its tangent: outputs with names of their own
         assert ops.count("Identity") == (1 if mode == "reverse" else 2)
-        keys = [
-            (n.op_type, tuple(n.input), n.SerializeToString() if n.attribute else b"") for n in graph.node
-        ]
+        keys = [(n.op_type, tuple(n.input), n.SerializeToString() if n.attribute else b"") for n in graph.node]
         assert len(keys) == len(set(keys))
 
 
 def test_print_ir_options(opt, mlp):
-    err = opt(mlp, "--pass-pipeline=cse,reverse", "--print-ir-after=reverse", "-o", os.devnull, "--to=onnx")[
-        2
-    ]
+    err = opt(mlp, "--pass-pipeline=cse,reverse", "--print-ir-after=reverse", "-o", os.devnull, "--to=onnx")[2]
     assert err.count("IR after") == 1 and "%adj_x" in err
     text = err.split("-----\n", 1)[1]
     assert "%adj_x" in print_model(parse_model(text))  # a dump can be pasted back
@@ -246,10 +242,7 @@ def test_external_data_stays_where_it_is(opt, mlp, tmp_path):
     assert os.stat(tmp_path / "a/w.bin").st_mtime_ns == before.st_mtime_ns
     assert sorted(os.listdir(tmp_path / "a")) == ["adj.onnx", "m.onnx", "w.bin"]
     (tmp_path / "b").mkdir()
-    assert (
-        opt(tmp_path / "a/m.onnx", "--pass=reverse", "-o", tmp_path / "b/adj.onnx", "--external-data=copy")[0]
-        == 0
-    )
+    assert opt(tmp_path / "a/m.onnx", "--pass=reverse", "-o", tmp_path / "b/adj.onnx", "--external-data=copy")[0] == 0
     check_adjoint(tmp_path / "b/adj.onnx")
 
 
@@ -295,8 +288,7 @@ def test_tables_keep_out_of_a_piped_model(mlp):
 
 def test_help_and_usage_load_nothing_heavy():
     code = (
-        "import sys; from onnxad_cli.opt import main; main(['--help'])\n"
-        "print('onnx' in sys.modules, file=sys.stderr)"
+        "import sys; from onnxad_cli.opt import main; main(['--help'])\nprint('onnx' in sys.modules, file=sys.stderr)"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)

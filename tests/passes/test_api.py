@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
+from small import model, ops, run
 
 import onnxad_passes
 from onnxad_ir.core import Model
@@ -18,7 +19,6 @@ from onnxad_ir.proto import from_proto
 from onnxad_passes import forward, gradient, reverse, run_pipeline
 from onnxad_passes.cse import Cse
 from onnxad_passes.dce import Dce
-from tests.passes.common import model, ops, run
 
 TEXT = """g (float[2,3] x) => (float[2,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> { h = Tanh(x) y =
   MatMul(h, w) }"""
@@ -90,10 +90,7 @@ def test_pipelines_as_text_and_objects():
 
 
 def test_same_bytes_every_time():
-    a, b = (
-        reverse(model(TEXT), ["x", "w"], layout="single").SerializeToString(deterministic=True)
-        for _ in range(2)
-    )
+    a, b = (reverse(model(TEXT), ["x", "w"], layout="single").SerializeToString(deterministic=True) for _ in range(2))
     assert a == b
 
 
@@ -114,9 +111,7 @@ def test_small_models():
     assert all(any(o in used for o in node.output) for node in adj.graph.node)
     assert all(t.name in used for t in adj.graph.initializer)
     assert "Identity" not in ops(adj)
-    keys = [
-        (m.op_type, tuple(m.input), tuple(a.SerializeToString() for a in m.attribute)) for m in adj.graph.node
-    ]
+    keys = [(m.op_type, tuple(m.input), tuple(a.SerializeToString() for a in m.attribute)) for m in adj.graph.node]
     assert len(keys) == len(set(keys))
 
 

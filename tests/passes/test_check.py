@@ -7,12 +7,12 @@ import onnx
 import onnx_ir
 import pytest
 from onnx import helper, numpy_helper
+from small import model
 
 from onnxad_ir.diagnostics import OnnxadError, UsageError
 from onnxad_ir.proto import from_proto
 from onnxad_passes import forward, gradient, reverse, run_pipeline
 from onnxad_passes.check import check_derivatives
-from tests.passes.common import model
 
 MLP = """g (float[N,3] x, float[3] b) => (float[N,2] y) <float[3,2] w = {1, -2, 3, 0.5, -1, 2}> {
   h = Add(x, b) t = Tanh(h) y = MatMul(t, w) }"""
@@ -95,9 +95,7 @@ def test_a_derivative_that_is_not_a_number():
 
 
 def test_gradients():
-    proto = model(
-        "g (float[3] x) => (float[3] y, float l) { q = Mul(x, x) y = Exp(q) l = ReduceSum<keepdims = 0>(y) }"
-    )
+    proto = model("g (float[3] x) => (float[3] y, float l) { q = Mul(x, x) y = Exp(q) l = ReduceSum<keepdims = 0>(y) }")
     grad = gradient(proto, "l")
     assert check_derivatives(proto, grad, outputs=["l"]).ok
     wrong = check_derivatives(proto, spoil(grad, "grad_x"), outputs=["l"])
@@ -142,9 +140,7 @@ def test_symbolic_dims_and_given_points():
 
 
 def test_a_domain_that_is_not_everywhere():
-    report = check_derivatives(
-        model("g (float[5] x) => (float[5] y) { a = Log(x) b = Sqrt(a) y = Reciprocal(b) }")
-    )
+    report = check_derivatives(model("g (float[5] x) => (float[5] y) { a = Log(x) b = Sqrt(a) y = Reciprocal(b) }"))
     assert report.ok and "1.0 .. 2.0" in report.point
 
 
@@ -160,8 +156,7 @@ def test_integer_and_boolean_inputs():
 
 def test_layer_normalization_keeps_its_precision():
     proto = model(
-        "g (float[2,6] x) => (float[2,6] y) <float[6] s = {1, 2, 3, 4, 5, 6}> { y = "
-        "LayerNormalization(x, s) }"
+        "g (float[2,6] x) => (float[2,6] y) <float[6] s = {1, 2, 3, 4, 5, 6}> { y = LayerNormalization(x, s) }"
     )
     report = check_derivatives(proto, inputs=["x", "s"])
     assert report.ok and max(r.error for r in report.rows) < 1e-6
@@ -229,9 +224,7 @@ def test_the_table():
     lines = text.splitlines()
     assert lines[0].split() == ["mode", "result", "along", "derivative", "difference", "error"]
     assert lines[1].startswith("value    y") and lines[1].endswith("ok")
-    assert lines[-1].startswith(
-        "all 6 comparisons agree (onnxruntime, double precision; random inputs, floats normal"
-    )
+    assert lines[-1].startswith("all 6 comparisons agree (onnxruntime, double precision; random inputs, floats normal")
 
 
 def test_models_with_external_data(tmp_path):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+from small import model, ops, same
 
 from onnxad_ir.proto import from_proto
 from onnxad_ir.verify import verify
 from onnxad_passes import run_pipeline
 from onnxad_passes.cse import Cse
-from tests.passes.common import model, ops, same
 
 X = np.array([0.5, -1.5, 2.0], np.float32)
 FEEDS = {"x": X, "p": np.array(True)}
@@ -117,9 +117,7 @@ def test_random_operators_and_unknown_ones():
             b, c, d) }"""
     )
     assert len(run_pipeline(proto, "cse").graph.node) == 5
-    proto = model(
-        "g (float[3] x) => (float[3] y) { a = com.acme.Noise(x) b = com.acme.Noise(x) y = Add(a, b) }"
-    )
+    proto = model("g (float[3] x) => (float[3] y) { a = com.acme.Noise(x) b = com.acme.Noise(x) y = Add(a, b) }")
     proto.opset_import.append(helper.make_opsetid("com.acme", 1))
     assert len(run_pipeline(proto, "cse").graph.node) == 3
 
@@ -148,10 +146,7 @@ def test_regions_use_what_is_outside_and_not_the_reverse():
 
 def test_use_lists_stay_right():
     m = from_proto(
-        model(
-            "g (float[3] x) => (float[3] y) { a = Exp(x) b = Exp(x) c = Mul(a, b) d = Mul(b, a) y = "
-            "Add(c, d) }"
-        )
+        model("g (float[3] x) => (float[3] y) { a = Exp(x) b = Exp(x) c = Mul(a, b) d = Mul(b, a) y = Add(c, d) }")
     )
     assert Cse().run(m)
     verify(m)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import helper, parser
+from small import HEAD, model, ops, same
 
 from onnxad_ir.proto import from_proto
 from onnxad_ir.verify import verify
 from onnxad_passes.dce import Dce
-from tests.passes.common import HEAD, model, ops, same
 
 FEEDS = {"x": np.array([0.5, -1.5, 2.0], np.float32), "p": np.array(True)}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from small import model, ops, same
 
 from onnxad_ir.diagnostics import UsageError
 from onnxad_passes import run_pipeline
 from onnxad_passes.decompose import Decompose
-from tests.passes.common import model, ops, same
 
 X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(2, 6)
 FEEDS = {"x": X, "p": np.array(True), "t": np.array([1, 4])}

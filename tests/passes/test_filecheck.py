@@ -1,6 +1,8 @@
-"""Text tests: what a pass is about, as the IR prints it. RUN lines say what runs, CHECK lines what comes out.
+"""Text tests: what a pass is about, as the IR prints it. RUN lines say what runs, CHECK lines what
+comes out.
 
-A RUN line with --check proves the model that its neighbours pin: it is differentiated right, or the line fails.
+A RUN line with --check proves the model that its neighbours pin: it is differentiated right, or the line
+fails.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def run_lines(path):
 
 
 def execute(line):
-    """Run one line, a command or two with a pipe between them, without a shell: braces are no pattern here."""
+    """Run one line, a command or two with a pipe between them, without a shell: braces are no pattern
+    here."""
     commands = [shlex.split(part) for part in line.split(" | ")]
     modules = {"onnxad-opt": "onnxad_cli.opt", "filecheck": "filecheck"}
     text = ""
@@ -50,17 +53,13 @@ def test_file(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_the_models_are_written_as_the_ir_prints_them(path):
-    text = "".join(
-        f"{line}\n" for line in path.read_text().splitlines() if line and not line.startswith("//")
-    )
+    text = "".join(f"{line}\n" for line in path.read_text().splitlines() if line and not line.startswith("//"))
     assert print_model(load(path, "oir")) == text
 
 
 def test_a_wrong_line_is_found(tmp_path):
     path = tmp_path / "wrong.txt"
-    path.write_text(
-        (FOLDER / "reverse.txt").read_text().replace("// CHECK-NEXT: %mul", "// CHECK-NEXT: %mist")
-    )
+    path.write_text((FOLDER / "reverse.txt").read_text().replace("// CHECK-NEXT: %mul", "// CHECK-NEXT: %mist"))
     with pytest.raises(AssertionError, match="mist"):
         for line in run_lines(path):
             execute(line)

@@ -20,9 +20,7 @@ HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
 def run(proto, feeds):
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     known = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
     return session.run(None, {k: v for k, v in feeds.items() if k in known})
 
@@ -178,9 +176,7 @@ def test_an_overridable_initializer_is_no_constant():
 # If on a constant
 
 
-def branches(
-    condition, then, other, signature="(float[2,3,4] x) => (float[2,3,4] y)", result="y", before="", after=""
-):
+def branches(condition, then, other, signature="(float[2,3,4] x) => (float[2,3,4] y)", result="y", before="", after=""):
     return f"""g {signature} {{
       c = Constant<value = bool {{{condition}}}>()
       {before}
@@ -208,9 +204,7 @@ def test_an_if_whose_condition_is_shape_arithmetic():
 
 
 def test_branches_that_yield_outer_values_constants_and_duplicates():
-    signature = (
-        "(float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z, float[2,3,4] w, float[1] k, float[2,3,4] r)"
-    )
+    signature = "(float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z, float[2,3,4] w, float[1] k, float[2,3,4] r)"
     then = """(float[2,3,4] a, float[2,3,4] b, float[2,3,4] d, float[1] f) {
       a = Identity(x)  b = Exp(x)  d = Identity(b)  f = Constant<value = float[1] {3.0}>() }"""
     out = fold(branches(1, then, then, signature, "y, z, w, k", after="r = Add(z, w)"))
@@ -302,9 +296,7 @@ def test_folded_constants_of_two_regions_do_not_clash():
 
 
 def test_a_condition_of_one_element():
-    proto = parser.parse_model(
-        HEAD + branches(1, "(float[2,3,4] u) { u = Exp(x) }", "(float[2,3,4] v) { v = Neg(x) }")
-    )
+    proto = parser.parse_model(HEAD + branches(1, "(float[2,3,4] u) { u = Exp(x) }", "(float[2,3,4] v) { v = Neg(x) }"))
     proto.graph.node[0].attribute[0].t.CopyFrom(numpy_helper.from_array(np.array([True])))
     assert ops(fold(proto)) == ["Exp"]
 

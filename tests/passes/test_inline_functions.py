@@ -301,9 +301,7 @@ def test_a_result_that_nobody_reads():
     inline(
         HEAD
         + """g (float[3] x) => (float[3] y) { , y = f.two(x) }
-        <domain: "f", opset_import: ["" : 18]> two (a) => (b, c) { b = Exp(a) c = Neg(a) }""".replace(
-            "{ , y", "{ q, y"
-        )
+        <domain: "f", opset_import: ["" : 18]> two (a) => (b, c) { b = Exp(a) c = Neg(a) }""".replace("{ , y", "{ q, y")
     )
 
 

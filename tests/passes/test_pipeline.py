@@ -66,10 +66,7 @@ def test_any_name_survives(name):
 
 
 def test_defaults_are_left_out():
-    assert (
-        print_pipeline([Reverse(), Decompose(), Gradient(output="y")])
-        == "reverse,decompose,gradient{output=y}"
-    )
+    assert print_pipeline([Reverse(), Decompose(), Gradient(output="y")]) == "reverse,decompose,gradient{output=y}"
 
 
 def test_an_empty_list_is_not_the_default():
@@ -95,12 +92,8 @@ class Typed(Pass):
 
 
 def test_types_of_options(monkeypatch):
-    assert make_pass(Typed, {"limit": ["7"], "strict": ["true"], "size-or-name": ["n"]}) == Typed(
-        7, True, "n"
-    )
-    assert make_pass(Typed, {"strict": ["no"], "size_or_name": ["-4"], "rate": ["1e-3"]}) == Typed(
-        3, False, -4, 1e-3
-    )
+    assert make_pass(Typed, {"limit": ["7"], "strict": ["true"], "size-or-name": ["n"]}) == Typed(7, True, "n")
+    assert make_pass(Typed, {"strict": ["no"], "size_or_name": ["-4"], "rate": ["1e-3"]}) == Typed(3, False, -4, 1e-3)
     for options, message in (
         ({"limit": ["many"]}, "is a number, not 'many'"),
         ({"strict": ["maybe"]}, "is true or false, not 'maybe'"),

@@ -51,9 +51,7 @@ def entry_points(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "third_party", sys.modules[__name__])
     found = []
-    monkeypatch.setattr(
-        "importlib.metadata.entry_points", lambda group: found if group == "onnxad.passes" else []
-    )
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found if group == "onnxad.passes" else [])
 
     def install(*names):
         found.extend(EntryPoint(n, f"third_party:{n}", "onnxad.passes") for n in names)

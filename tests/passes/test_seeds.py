@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper, parser
+from small import model, run
 
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.proto import from_proto
 from onnxad_passes import forward, gradient, reverse, run_pipeline
 from onnxad_passes.check import check_derivatives
 from onnxad_passes.seeds import next_prefix
-from tests.passes.common import model, run
 
 F = onnx.TensorProto.FLOAT
 X = np.array([0.5, -1.5, 2.0], np.float32)
@@ -24,9 +24,7 @@ def adjoint(proto, inputs=None, outputs=None, **feeds):
     adj = reverse(proto, inputs, outputs, layout="single")
     onnx.checker.check_model(adj, full_check=True)
     assert [v.name for v in adj.graph.input[: len(proto.graph.input)]] == [v.name for v in proto.graph.input]
-    assert [v.name for v in adj.graph.output[: len(proto.graph.output)]] == [
-        v.name for v in proto.graph.output
-    ]
+    assert [v.name for v in adj.graph.output[: len(proto.graph.output)]] == [v.name for v in proto.graph.output]
     report = check_derivatives(proto, adj, mode="reverse")
     assert report.ok, str(report)
     fwd = forward(proto, inputs, outputs, layout="single")
@@ -38,9 +36,7 @@ def adjoint(proto, inputs=None, outputs=None, **feeds):
 
 
 def test_signature():
-    proto = model(
-        "g (float[3] x, int64[1] i, float[3] z) => (float[3] y, int64[1] n) { y = Mul(x, z) n = Neg(i) }"
-    )
+    proto = model("g (float[3] x, int64[1] i, float[3] z) => (float[3] y, int64[1] n) { y = Mul(x, z) n = Neg(i) }")
     adj, fwd = (f(proto, layout="single") for f in (reverse, forward))
     assert [v.name for v in adj.graph.input] == ["x", "i", "z", "adj_y"]
     assert [v.name for v in adj.graph.output] == ["y", "n", "adj_x", "adj_z"]
@@ -82,9 +78,7 @@ def _third():
 
 
 def test_an_input_called_like_a_seed():
-    got = adjoint(
-        model("g (float[3] x, float[3] adj_y) => (float[3] y) { y = Mul(x, adj_y) }"), adj_y=SEED, adj2_y=X
-    )
+    got = adjoint(model("g (float[3] x, float[3] adj_y) => (float[3] y) { y = Mul(x, adj_y) }"), adj_y=SEED, adj2_y=X)
     np.testing.assert_allclose(got["adj2_x"], SEED * X)
     np.testing.assert_allclose(got["adj2_adj_y"], X * X)
 
@@ -110,8 +104,7 @@ def test_initializers_called_like_ours():
 
 def test_a_prefix_of_ones_own_may_not_clash():
     proto = model(
-        "g (float[3] x, float[3] dy) => (float[3] y) <float[3] cx = {1, 2, 3}> { a = Mul(x, cx) y = "
-        "Mul(a, dy) }"
+        "g (float[3] x, float[3] dy) => (float[3] y) <float[3] cx = {1, 2, 3}> { a = Mul(x, cx) y = Mul(a, dy) }"
     )
     with pytest.raises(UsageError, match="'dy' would clash"):
         reverse(proto, prefix="d", layout="single")
@@ -141,9 +134,7 @@ def test_any_characters(x):
 
 
 def test_an_initializer_that_is_an_input():
-    proto = model(
-        "g (float[3] x, float[3] w) => (float[3] y) <float[3] w = {1, 2, 3}> { a = Mul(x, w) y = Exp(a) }"
-    )
+    proto = model("g (float[3] x, float[3] w) => (float[3] y) <float[3] w = {1, 2, 3}> { a = Mul(x, w) y = Exp(a) }")
     adj = reverse(proto, layout="single")
     assert [v.name for v in adj.graph.output] == ["y", "adj_x"]  # a default is no question of the caller's
     for w in (np.array([1, 2, 3], np.float32), np.array([-1, 0.5, 0.25], np.float32)):
@@ -197,18 +188,11 @@ def test_unused_inputs_of_symbolic_shape():
 
 def test_repeated_operands_and_one_value_in_several_places():
     got = adjoint(
-        model(
-            "g (float[3] x) => (float[3] y) { a = Mul(x, x) b = Mul(a, x) c = Add(b, b) y = Concat<axis "
-            "= 0>(c) }"
-        ),
+        model("g (float[3] x) => (float[3] y) { a = Mul(x, x) b = Mul(a, x) c = Add(b, b) y = Concat<axis = 0>(c) }"),
         adj_y=SEED,
     )
     np.testing.assert_allclose(got["adj_x"], SEED * 6 * X**2, rtol=1e-5)
-    adjoint(
-        model(
-            "g (float[2,2] x) => (float[2,2] y, float[4,2] z) { y = MatMul(x, x) z = Concat<axis = 0>(y, y) }"
-        )
-    )
+    adjoint(model("g (float[2,2] x) => (float[2,2] y, float[4,2] z) { y = MatMul(x, x) z = Concat<axis = 0>(y, y) }"))
 
 
 def test_several_outputs_one_of_them_read_on():
@@ -230,10 +214,7 @@ def test_an_output_listed_twice():
 
 def test_integer_outputs_take_no_seed():
     got = adjoint(
-        model(
-            "g (float[3] x) => (int64[1] i, float[1] v) { k = Constant<value_ints = [1]>() v, i = "
-            "TopK(x, k) }"
-        ),
+        model("g (float[3] x) => (int64[1] i, float[1] v) { k = Constant<value_ints = [1]>() v, i = TopK(x, k) }"),
         adj_v=np.ones(1, np.float32),
     )
     np.testing.assert_array_equal(got["adj_x"], [0, 0, 1])
@@ -322,8 +303,7 @@ def test_ir_version_3():
 
 def test_an_empty_batch():
     proto = model(
-        "g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> { h = MatMul(x, w) y = "
-        "Tanh(h) }"
+        "g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> { h = MatMul(x, w) y = Tanh(h) }"
     )
     adj = reverse(proto, ["x", "w"], layout="single")
     y, dx, dw = run(adj, {"x": np.zeros((0, 3), np.float32), "adj_y": np.zeros((0, 2), np.float32)})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from small import model, ops, same
 
 from onnxad_passes import run_pipeline
-from tests.passes.common import model, ops, same
 
 X = np.linspace(-1, 2, 6, dtype=np.float32).reshape(2, 3)
 FEEDS = {"x": X, "p": np.array(True)}

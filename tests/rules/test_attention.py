@@ -55,9 +55,7 @@ def test_masked_rows_are_finite_in_every_order_and_runtime():
     inputs = [x.astype(np.float32) for x in qkv()]
     model = one_node("Attention", [*inputs, mask], {}, 1, "", 23)
     reverse = differentiate(model, "reverse")
-    feeds = {f"x{i}": x for i, x in enumerate([*inputs, mask])} | {
-        "adj_y0": r((B, H, S, E)).astype(np.float32)
-    }
+    feeds = {f"x{i}": x for i, x in enumerate([*inputs, mask])} | {"adj_y0": r((B, H, S, E)).astype(np.float32)}
     for level in (0, 99):
         _, dq, dk, dv = run_in_ort(reverse, level)(feeds)
         assert all(np.isfinite(d).all() for d in (dq, dk, dv))

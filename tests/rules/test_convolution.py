@@ -37,17 +37,18 @@ class ConvTranspose(OpRun):
             pads = pads if pads and auto_pad != "VALID" else [0] * (2 * n)
             begin, out = pads[:n], [full[i] - pads[i] - pads[n + i] for i in range(n)]
         g, mg = group, W.shape[1]
-        room = [max(f, b + o) for f, b, o in zip(full, begin, out)]
+        room = [max(f, b + o) for f, b, o in zip(full, begin, out, strict=True)]
         y = np.zeros((X.shape[0], g * mg, *room), X.dtype)
         for t in np.ndindex(*k):
             w = W[(slice(None), slice(None), *t)].reshape(g, -1, mg)
             x = X.reshape(X.shape[0], g, -1, *d)
             part = np.einsum("ngc...,gcm->ngm...", x, w).reshape(X.shape[0], g * mg, *d)
             at = tuple(
-                slice(t[i] * dilations[i], t[i] * dilations[i] + (d[i] - 1) * strides[i] + 1, strides[i]) for i in range(n)
+                slice(t[i] * dilations[i], t[i] * dilations[i] + (d[i] - 1) * strides[i] + 1, strides[i])
+                for i in range(n)
             )
             y[(slice(None), slice(None), *at)] += part
-        y = y[(slice(None), slice(None), *(slice(b, b + o) for b, o in zip(begin, out)))]
+        y = y[(slice(None), slice(None), *(slice(b, b + o) for b, o in zip(begin, out, strict=True)))]
         return (y if B is None else y + B.reshape(-1, *[1] * n),)
 
 
@@ -79,7 +80,6 @@ CONV = [
     ((5, 4), (3, 2), dict(auto_pad="VALID", strides=[2, 1])),
     ((3, 4, 3), (2, 2, 3), dict(pads=[1, 0, 0, 0, 1, 1], strides=[1, 2, 1])),
 ]
-
 
 
 @pytest.mark.parametrize("extents, kernel, attrs", CONV)
@@ -136,7 +136,9 @@ def with_dims(model, shape):
     """The model with other extents for its first input and its result."""
     for i in (model.graph.input[0], model.graph.output[0]):
         dims = i.type.tensor_type.shape.dim
-        for d, new in zip(dims, shape if i is model.graph.input[0] else [f"o{k}" for k in range(len(dims))]):
+        for d, new in zip(
+            dims, shape if i is model.graph.input[0] else [f"o{k}" for k in range(len(dims))], strict=True
+        ):
             d.Clear()
             if isinstance(new, str):
                 d.dim_param = new

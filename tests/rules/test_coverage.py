@@ -21,9 +21,7 @@ def rows():
 
 def test_every_operator_is_listed(rows):
     listed = {(r.domain, r.op_type) for r in rows}
-    assert listed >= {
-        (s.domain, s.name) for s in defs.get_all_schemas() if s.domain == "" and not s.deprecated
-    }
+    assert listed >= {(s.domain, s.name) for s in defs.get_all_schemas() if s.domain == "" and not s.deprecated}
     assert listed >= set(default_rules().keys())
 
 

@@ -37,18 +37,14 @@ def test_layer_normalization(shape, axis, bias):
 
 
 def test_layer_normalization_with_broadcast_scale():
-    check_rule(
-        "LayerNormalization", [r((2, 3, 4)), r((1,)), r((3, 4))], dict(axis=1, epsilon=0.1), single=False
-    )
+    check_rule("LayerNormalization", [r((2, 3, 4)), r((1,)), r((3, 4))], dict(axis=1, epsilon=0.1), single=False)
 
 
 def check_in_single(op, inputs, attrs, compute, outputs=1, opset=22):
     """Derivatives in single precision against finite differences of `compute`, the operator in numpy, in double."""
     narrow = [v.astype(np.float32) for v in inputs]
     ts = [r(v.shape) for v in inputs]
-    feeds = {f"x{i}": v for i, v in enumerate(narrow)} | {
-        f"fwd_x{i}": t.astype(np.float32) for i, t in enumerate(ts)
-    }
+    feeds = {f"x{i}": v for i, v in enumerate(narrow)} | {f"fwd_x{i}": t.astype(np.float32) for i, t in enumerate(ts)}
     model = one_node(op, narrow, attrs, outputs, "", opset)
     got = run_in_ort(differentiate(model, "forward"))(feeds)
     h = 1e-5

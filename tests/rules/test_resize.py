@@ -29,9 +29,7 @@ BROKEN = [(1, 1, 0.6, 0.7), (1, 1, 1.7, 1)]
 @pytest.mark.parametrize("scales", WHOLE + BROKEN)
 def test_linear(transform, scales):
     single = scales in WHOLE or transform != "align_corners"
-    check(
-        r((1, 2, 4, 5)), dict(mode="linear", coordinate_transformation_mode=transform), scales, single=single
-    )
+    check(r((1, 2, 4, 5)), dict(mode="linear", coordinate_transformation_mode=transform), scales, single=single)
 
 
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
@@ -44,9 +42,7 @@ def test_nearest(transform, rounding, scales):
         check(r((1, 2, 4, 5)), attrs, scales, order=1)
 
 
-@pytest.mark.parametrize(
-    "attrs", [dict(), dict(exclude_outside=1), dict(cubic_coeff_a=-0.5), dict(antialias=1)]
-)
+@pytest.mark.parametrize("attrs", [dict(), dict(exclude_outside=1), dict(cubic_coeff_a=-0.5), dict(antialias=1)])
 @pytest.mark.parametrize("scales", [(1, 1, 2, 1.5), (1, 1, 0.6, 0.75)])
 def test_cubic(attrs, scales):
     check(r((1, 2, 5, 4)), dict(mode="cubic", **attrs), scales, single=not attrs.get("antialias"))
@@ -60,9 +56,8 @@ def test_antialias_linear():
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_sizes(policy, mode):
     attrs = dict(mode=mode, axes=[2, 3], keep_aspect_ratio_policy=policy)
-    symbolic = policy == "stretch"
-    check(r((1, 2, 3, 4)), attrs, sizes=(7, 8), symbolic=symbolic)
-    check(r((1, 2, 4, 6)), {**attrs, "axes": [3, 2]}, sizes=(4, 3), symbolic=symbolic)
+    check(r((1, 2, 3, 4)), attrs, sizes=(7, 8))
+    check(r((1, 2, 4, 6)), {**attrs, "axes": [3, 2]}, sizes=(4, 3))
 
 
 @pytest.mark.parametrize("outside", [0.0, 2.5])
@@ -91,7 +86,18 @@ def test_operands_at_run_time():
         check_rule("Resize", inputs, attrs, wrt=(0,), unknown_rank=False, order=1)
 
 
-def test_scales_and_roi_are_refused():
+@pytest.mark.parametrize(
+    "shape, sizes", [((1, 2, 4, 5), (1, 2, 3, 6)), ((1, 1, 3, 4), (1, 1, 1, 3)), ((1, 1, 1, 4), (1, 1, 2, 3))]
+)
+def test_region_of_interest(shape, sizes):
+    attrs = dict(mode="linear", coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=0.5)
+    # outside the image by more than a finite difference, or well inside
+    roi = np.array([0, 0, 0.31, -0.21, 1, 1, 0.83, 1.34])[[2, 3, 6, 7]]
+    inputs = [r(shape), roi, None, np.array(sizes[2:], np.int64)]
+    check_rule("Resize", inputs, {**attrs, "axes": [2, 3]}, constants=(3,), unknown_rank=False, single=False)
+
+
+def test_scales_are_refused():
     inputs = [r((1, 1, 2, 2)).astype(np.float32), None, np.array([1, 1, 2, 2], np.float32)]
     with pytest.raises(NotDifferentiable, match="scales"):
         differentiate(one_node("Resize", inputs, dict(mode="linear"), 1, "", 22), "reverse", wrt=["x2"])

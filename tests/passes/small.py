@@ -21,9 +21,7 @@ def run(proto, feeds):
     """Results in ONNX Runtime without optimization; inputs that the model lacks are not fed."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     known = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
     return session.run(None, {k: v for k, v in feeds.items() if k in known})
 
