@@ -113,9 +113,7 @@ class Pairwise(nn.Module):
 def zoo():
     """name -> (module, inputs)."""
     torch.manual_seed(0)
-    mlp = nn.Sequential(
-        nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 10)
-    )
+    mlp = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 10))
     return {
         "mlp": (mlp, (torch.randn(64, 784),)),
         "resnet": (ResNet(), (torch.randn(8, 3, 64, 64),)),

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import time
 import warnings
+from functools import partial
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
@@ -88,7 +89,10 @@ def main():
     systems = {"onnxad": ours}
     if importlib.util.find_spec("onnx_ad") is not None:
         systems["onnx-ad"] = theirs
-    print(f"{'model':10s} {'system':8s} {'torch ms':>9s} {'primal ms':>9s} {'ms':>9s} {'x torch':>8s} {'error':>8s}  nodes")
+    print(
+        f"{'model':10s} {'system':8s} {'torch ms':>9s} {'primal ms':>9s} {'ms':>9s} {'x torch':>8s} {'error':>8s}",
+        "nodes",
+    )
     models = zoo()
     for name in args.models.split(",") if args.models else models:
         module, inputs = models[name]
@@ -129,12 +133,12 @@ def main():
                 for n, g in zip(wrt, got, strict=True)
             )
             t_torch, t_primal, t_ours = median_times(
-                [autograd, lambda: primal.run(None, feeds), lambda: run.run(outputs, full)], args.rounds
+                [autograd, partial(primal.run, None, feeds), partial(run.run, outputs, full)], args.rounds
             )
             nodes = f"{len(adjoint.graph.node)}/{len(model.graph.node)}"
             print(
                 f"{name:10s} {system:8s} {t_torch:9.2f} {t_primal:9.2f} {t_ours:9.2f} {t_ours / t_torch:8.2f} "
-                f"{error:8.1e}  {nodes}",
+                f"{error:8.1e} {nodes}",
                 flush=True,
             )
 

@@ -7,5 +7,6 @@ from onnxad_ir import (  # noqa: F401
     shape_rules,
     shape_rules_index,
     shape_rules_nn,
+    shape_rules_preview,
     shape_rules_sequences,
 )

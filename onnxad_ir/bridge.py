@@ -117,9 +117,7 @@ def node_proto(node: Node, names: Callable[[Value], str]) -> onnx.NodeProto:
     return p
 
 
-def infer_with_onnx(
-    node: Node, f: Facts, opset: dict[str, int], fresh: Callable[[], str]
-) -> tuple[Type | None, ...]:
+def infer_with_onnx(node: Node, f: Facts, opset: dict[str, int], fresh: Callable[[], str]) -> tuple[Type | None, ...]:
     """The result types that onnx's own inference gives; unknown ones are None, unknown extents fresh symbols."""
     import onnx_ir as ir
 

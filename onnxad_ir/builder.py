@@ -25,6 +25,9 @@ from onnxad_ir.spelling import SPELLINGS
 from onnxad_ir.traverse import Captures
 from onnxad_ir.types import FLOATING, DataType, Shape, TensorType, Type
 
+#: The oldest opset that rules write for.
+OLDEST_OPSET = 18
+
 Operand: TypeAlias = "Var | Value | int | float | bool | Sequence[Any] | np.ndarray[Any, Any] | None"
 
 
@@ -171,7 +174,9 @@ class Builder(Idioms):
         self.nodes = graph.nodes if nodes is None else nodes
         self.scope = Scope() if scope is None else scope
         self.inference = Inference(model) if inference is None else inference
-        self.version = self.inference.opset.get("", model.version)
+        if "" not in self.inference.opset:  # a model of other domains only: what is written here needs the default one
+            self.inference.opset[""] = model.opset.setdefault("", OLDEST_OPSET)
+        self.version = self.inference.opset[""]
         self.label = label
         #: What regions read from outside, shared by all builders of a sweep.
         self.captures = Captures() if captures is None else captures

@@ -34,9 +34,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
     return FORMATS.get(Path(path).suffix.lower(), "onnx")
 
 
-def load(
-    source: str | os.PathLike[str] | IO[bytes], format: str | None = None, base_dir: str | None = None
-) -> Model:
+def load(source: str | os.PathLike[str] | IO[bytes], format: str | None = None, base_dir: str | None = None) -> Model:
     """A model from a file or a binary stream. External data is checked for existence and size, not read.
 
     `format` is taken from the suffix (binary ONNX for a stream), `base_dir`, the folder of external data,
@@ -122,9 +120,7 @@ def _encode(model: Model, format: str, externals: _Externals) -> bytes:
     size = sum(t.nbytes for t in externals.in_memory())
     advice = 'save it with external_data="write"'
     if size > _PROTO_LIMIT:
-        raise ModelError(
-            f"the model has {size} bytes of weights, over the 2 GB that one file can hold: {advice}"
-        )
+        raise ModelError(f"the model has {size} bytes of weights, over the 2 GB that one file can hold: {advice}")
     proto = to_proto(model, external=externals.place)
     try:
         if format == "onnx":
@@ -206,8 +202,7 @@ def _check_external(model: Model) -> None:
         length = t.nbytes if t.length is None else t.length
         if length != t.nbytes or (t.offset or 0) + length > sizes[location]:
             raise ModelError(
-                f"{what} has {sizes[location]} bytes, but the tensor takes {t.nbytes} "
-                f"from offset {t.offset or 0}"
+                f"{what} has {sizes[location]} bytes, but the tensor takes {t.nbytes} from offset {t.offset or 0}"
             )
 
 

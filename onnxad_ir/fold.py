@@ -135,7 +135,7 @@ def _expand(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
 def _range(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
     lo, hi, step = xs[0], xs[1], xs[2]
     assert lo is not None and hi is not None and step is not None
-    n = int(max(0, np.ceil((hi - lo) / step)))
+    n = max(0, int(np.ceil((hi - lo) / step)))
     if n > FOLD_LIMIT:
         raise OverflowError
     return (lo + np.arange(n) * step).astype(lo.dtype)
@@ -145,9 +145,13 @@ def _present(xs: list[Array | None]) -> list[Array]:
     return [x for x in xs if x is not None]
 
 
+def _plain(f: Callable[..., Array]) -> Evaluator:
+    return lambda attrs, xs: f(*xs)
+
+
 EVALUATORS: dict[str, Evaluator] = {
-    **{k: (lambda a, xs, f=f: f(*xs)) for k, f in _UNARY.items()},
-    **{k: (lambda a, xs, f=f: f(*xs)) for k, f in _BINARY.items()},
+    **{k: _plain(f) for k, f in _UNARY.items()},
+    **{k: _plain(f) for k, f in _BINARY.items()},
     "Div": lambda a, xs: _div(*_present(xs)),
     "Mod": lambda a, xs: (np.fmod if a.get("fmod", 0) else np.mod)(*_present(xs)),
     "Cast": lambda a, xs: _present(xs)[0].astype(ir.DataType(a["to"]).numpy()),

@@ -13,7 +13,7 @@ import numpy as np
 from onnxad_ir.infer import known
 from onnxad_ir.peephole import absorbs, same_shape
 from onnxad_ir.pieces import join
-from onnxad_ir.types import DataType, Dim, Shape
+from onnxad_ir.types import DataType, Dim, Shape, TensorType
 
 if TYPE_CHECKING:
     from onnxad_ir.builder import Scope, Var
@@ -36,11 +36,11 @@ class Idioms:
         """The shape of `x`: a constant where it is known, else read off a value that has it."""
         s = x.shape
         if s is None:
-            return self.Shape(x)  # type: ignore[no-any-return]
+            return self.Shape(x)
         if all(isinstance(d, int) for d in s):
             return self.const(np.asarray(s, np.int64))
         like = self.scope.like(s)
-        return self.Shape(x if like is None else self.var(like))  # type: ignore[no-any-return]
+        return self.Shape(x if like is None else self.var(like))
 
     def extent(self, x: Var, axis: int) -> Var:
         """The extent of one axis (which may be negative) as a tensor of shape [1]."""
@@ -48,7 +48,7 @@ class Idioms:
         if s is not None:
             return self.dim(s[axis], x, axis)
         end = axis + 1 if axis != -1 else None
-        return self.Shape(x, start=axis, end=end)  # type: ignore[no-any-return]
+        return self.Shape(x, start=axis, end=end)
 
     def dim(self, d: Dim, x: Var | None = None, axis: int = 0) -> Var:
         """An extent as a tensor of shape [1]; a symbol is read off a value that has it, or off axis `axis` of `x`."""
@@ -56,23 +56,23 @@ class Idioms:
             return self.const([d])
         found = self.scope.dim(d)
         if found is not None:
-            return self.Shape(self.var(found[0]), start=found[1], end=found[1] + 1)  # type: ignore[no-any-return]
+            return self.Shape(self.var(found[0]), start=found[1], end=found[1] + 1)
         assert x is not None and x.shape is not None
         axis = axis % len(x.shape)
-        return self.Shape(x, start=axis, end=axis + 1)  # type: ignore[no-any-return]
+        return self.Shape(x, start=axis, end=axis + 1)
 
     def shape_of(self, dims: Sequence[Dim | Var]) -> Var:
         """A shape from extents, each a number, a symbol, or a Var of shape [1]."""
         if all(isinstance(d, int) for d in dims):
             return self.const(np.asarray(dims, np.int64))
         parts = [self.dim(d) if isinstance(d, int | str) else d for d in dims]
-        return self.Concat(*parts, axis=0)  # type: ignore[no-any-return]
+        return self.Concat(*parts, axis=0)
 
     def rank(self, x: Var) -> Var:
         """The rank of `x` as a tensor of shape [1]."""
         if x.rank is not None:
             return self.const([x.rank])
-        return self.Shape(self.Shape(x))  # type: ignore[no-any-return]
+        return self.Shape(self.Shape(x))
 
     # --- shapes made to agree
 
@@ -80,7 +80,7 @@ class Idioms:
         """`x` with the shape of `like`, which has as many elements."""
         if same_shape(x.value, like.value):
             return x
-        return self.Reshape(x, self.target(like), allowzero=self._zeros_possible(like.shape))  # type: ignore[no-any-return]
+        return self.Reshape(x, self.target(like), allowzero=self._zeros_possible(like.shape))
 
     def target(self, like: Var) -> Var:
         """The shape of `like` as the operand of a Reshape: with -1 for a single extent that only the run knows."""
@@ -112,7 +112,7 @@ class Idioms:
             if all(b == 1 or a == b or (isinstance(b, int) and b != 1) for a, b in pairs):
                 inner = [pad + i for i, (a, b) in enumerate(pairs) if b == 1 and a != 1]
                 if pad and not inner:
-                    return self.ReduceSum(x, list(range(pad)), keepdims=0)  # type: ignore[no-any-return]
+                    return self.ReduceSum(x, list(range(pad)), keepdims=0)
                 if inner or pad:
                     x = self.ReduceSum(x, list(range(pad)) + inner, keepdims=1)
                 return self.Squeeze(x, list(range(pad))) if pad else x
@@ -137,8 +137,9 @@ class Idioms:
     def fit_type(self, x: Var, like: Var) -> Var:
         """`x`, whose shape is known to be that of `like`, told so to inference."""
         v = x.value
-        if v.shape != like.shape and like.shape is not None and not v.is_const and v.producer is not None:
-            v.type = type(v.type)(v.dtype, like.shape)  # type: ignore[union-attr, call-arg, arg-type]
+        known = isinstance(v.type, TensorType) and like.shape is not None
+        if known and v.shape != like.shape and not v.is_const and v.producer is not None:
+            v.type = TensorType(x.dtype, like.shape)
             self.scope.define(v)
         return x
 
@@ -190,11 +191,11 @@ class Idioms:
             x = self.like(x, branch)
         if not isinstance(y, Var):
             y = self.like(y, branch)
-        return self.Where(condition, x, y)  # type: ignore[no-any-return]
+        return self.Where(condition, x, y)
 
     def cast_like(self, x: Var, like: Var) -> Var:
         """`x` in the element type of `like`."""
-        return self.Cast(x, to=int(like.dtype))  # type: ignore[no-any-return]
+        return self.Cast(x, to=int(like.dtype))
 
     def swap(self, x: Var) -> Var:
         """`x` with its last two axes exchanged; its rank must be known unless it is 2 or more at run time.
@@ -203,20 +204,20 @@ class Idioms:
         """
         r = x.rank
         if r is None:
-            return self.Einsum(x, equation="...ij->...ji")  # type: ignore[no-any-return]
+            return self.Einsum(x, equation="...ij->...ji")
         perm = [*range(r - 2), r - 1, r - 2]
-        return self.Transpose(x, perm=perm)  # type: ignore[no-any-return]
+        return self.Transpose(x, perm=perm)
 
     def iota(self, n: Var, dtype: DataType = DataType.INT64) -> Var:
         """0, 1, ..., n-1 for an `n` of shape [1] or []."""
         r: Var = self.Range(self.const(0), self.scalar(n), self.const(1))
-        return r if dtype == DataType.INT64 else self.Cast(r, to=int(dtype))  # type: ignore[no-any-return]
+        return r if dtype == DataType.INT64 else self.Cast(r, to=int(dtype))
 
     def scalar(self, x: Var) -> Var:
         """A tensor of one element as a scalar."""
         if x.rank == 0:
             return x
-        return self.Squeeze(x) if x.rank == 1 else self.Reshape(x, self.const(np.zeros(0, np.int64)))  # type: ignore[no-any-return]
+        return self.Squeeze(x) if x.rank == 1 else self.Reshape(x, self.const(np.zeros(0, np.int64)))
 
     def add_n(self, terms: Sequence[Var | None]) -> Var | None:
         """The sum of terms of one shape; None (zero) where there is none."""
@@ -226,8 +227,8 @@ class Idioms:
         if not present:
             return None
         if len(present) <= 2:
-            return present[0] if len(present) == 1 else self.Add(*present)  # type: ignore[no-any-return]
-        return self.Sum(*present)  # type: ignore[no-any-return]
+            return present[0] if len(present) == 1 else self.Add(*present)
+        return self.Sum(*present)
 
     def known(self, x: Var | None) -> tuple[Dim, ...] | None:
         """What an integer tensor holds, as extents, where it is known."""

@@ -18,7 +18,7 @@ from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type
 ShapeRule: TypeAlias = "Callable[[Inference, Node], tuple[Type | None, ...] | None]"
 ContentRule: TypeAlias = "Callable[[Inference, Node], tuple[Dim, ...] | None]"
 
-#: Fast paths by operator of the default domain: result types, or None to ask onnx.
+#: Fast paths by operator (with its domain, but for the default one): result types, or None to ask onnx.
 SHAPES: dict[str, ShapeRule] = {}
 #: Contents of integer results of rank 0 and 1.
 CONTENTS: dict[str, ContentRule] = {}
@@ -56,7 +56,8 @@ class Inference:
 
     def node(self, node: Node) -> None:
         """Give the results of `node` types and contents. A declared type stays where inference knows less."""
-        rule = SHAPES.get(node.op_type) if self.modern and not node.domain else None
+        name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        rule = SHAPES.get(name) if self.modern else None
         before = self.model.symbols
         types = rule(self, node) if rule is not None else None
         if types is None:
@@ -129,7 +130,7 @@ def _refine(inferred: Type | None, declared: Type, before: int) -> Type:
 
 
 def infer_shapes(*ops: str) -> Callable[[ShapeRule], ShapeRule]:
-    """Register the fast path of operators of the default domain."""
+    """Register the fast path of operators; their domain is part of the name, but for the default one."""
 
     def register(f: ShapeRule) -> ShapeRule:
         for op in ops:

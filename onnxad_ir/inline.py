@@ -19,7 +19,8 @@ def inline_body(
 
     `attributes` are those of the call, defaults included; a reference to one that is absent drops the attribute.
     An omitted operand stays omitted wherever the body uses it. With `simplify`, nodes go through the builder's
-    identities and folding, and an If on a constant is replaced by the branch taken; else they are kept as written, without types.
+    identities and folding, and an If on a constant is replaced by the branch taken; else they are kept as written,
+    without types.
     """
     env: dict[Value, Value | None] = {}
     for i, v in enumerate(body.inputs):

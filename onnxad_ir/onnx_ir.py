@@ -158,9 +158,7 @@ class _Reader:
 
     def value(self, v: ir.Value, what: str) -> Value:
         if v not in self.values:
-            raise ModelError(
-                f'"{v.name}", an {what}, is not defined before it (sort the graph if it is later)'
-            )
+            raise ModelError(f'"{v.name}", an {what}, is not defined before it (sort the graph if it is later)')
         return self.values[v]
 
     def constant(self, g: Graph, n: ir.Node) -> bool:
@@ -173,9 +171,7 @@ class _Reader:
         return True
 
     def notes(self, g: Graph, source: ir.Graph) -> None:
-        named = {
-            v.name: v for v in (*g.inputs, *g.constants, *(o for n in g.nodes for o in n.outputs)) if v.name
-        }
+        named = {v.name: v for v in (*g.inputs, *g.constants, *(o for n in g.nodes for o in n.outputs)) if v.name}
         ours = (*source.inputs, *source.initializers.values(), *(o for n in source for o in n.outputs))
         for v in dict.fromkeys(ours):
             quantization = v.meta.get(_QUANTIZATION) or {}

@@ -521,6 +521,4 @@ _TENSOR_FORMS = ("dense", "hex", "resource", "external", "elided")
 
 
 def _raw(dtype: DataType, dims: tuple[int, ...], data: bytes, name: str) -> Tensor:
-    return serde.TensorProtoTensor(
-        onnx.TensorProto(data_type=int(dtype), dims=dims, raw_data=data, name=name or None)
-    )
+    return serde.TensorProtoTensor(onnx.TensorProto(data_type=int(dtype), dims=dims, raw_data=data, name=name or None))

@@ -67,7 +67,7 @@ def _unexpanded(v: Value, other: Value, target: Shape | None) -> Value | None:
     p = _produced(v, "Expand")
     if p is None or not absorbs(target, p.inputs[0].shape) or other.shape != target or target is None:
         return None
-    return p.inputs[0]  # type: ignore[no-any-return]
+    return p.inputs[0]
 
 
 @rule("Mul")
@@ -135,7 +135,7 @@ def _sub(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
 @rule("Neg")
 def _neg(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     p = _produced(inputs[0], "Neg")
-    return None if p is None else p.inputs[0]  # type: ignore[no-any-return]
+    return None if p is None else p.inputs[0]
 
 
 @rule("Identity")
@@ -146,7 +146,7 @@ def _identity(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | No
 @rule("Not")
 def _not(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     p = _produced(inputs[0], "Not")
-    return None if p is None else p.inputs[0]  # type: ignore[no-any-return]
+    return None if p is None else p.inputs[0]
 
 
 @rule("Cast")

@@ -59,9 +59,7 @@ _FLOATS = frozenset(
 )
 
 
-def print_model(
-    model: Model, large: str = "resource", external: Callable[[Tensor], Tensor] | None = None
-) -> str:
+def print_model(model: Model, large: str = "resource", external: Callable[[Tensor], Tensor] | None = None) -> str:
     """The text of a model; `parse_model` reads it back to the same text.
 
     Big constants stand in a resources section at the end or, with large="elide", are left out (and cannot be
@@ -176,9 +174,7 @@ class _Printer:
             tail += f" defaults <{self.attributes(f.defaults)}>"
         self.block(head, f.body, "return", "", tail, f)
 
-    def block(
-        self, head: str, g: Graph, last: str, indent: str, tail: str = "", about: Function | None = None
-    ) -> None:
+    def block(self, head: str, g: Graph, last: str, indent: str, tail: str = "", about: Function | None = None) -> None:
         """A graph in braces after `head`, which holds its own indentation; what is said of it comes last."""
         inputs = []
         for v in g.inputs:

@@ -42,9 +42,7 @@ def sort_nodes(nodes: Sequence[onnx.NodeProto], graph_name: str) -> list[onnx.No
                 heapq.heappush(ready, u)
     if len(order) < len(nodes):
         left = set(range(len(nodes))) - set(order)
-        raise ModelError(
-            f'graph "{graph_name}" has a cycle: ' + ", ".join(map(title_of, _cycle(nodes, users, left)))
-        )
+        raise ModelError(f'graph "{graph_name}" has a cycle: ' + ", ".join(map(title_of, _cycle(nodes, users, left))))
     return [nodes[i] for i in order]
 
 

@@ -73,9 +73,7 @@ def from_proto(proto: onnx.ModelProto, base_dir: str = "") -> Model:
     for p in proto.functions:
         f = reader.function(p)
         if f.key in model.functions:
-            raise ModelError(
-                f"function {f.domain}.{f.name}{':' + f.overload if f.overload else ''} is defined twice"
-            )
+            raise ModelError(f"function {f.domain}.{f.name}{':' + f.overload if f.overload else ''} is defined twice")
         model.functions[f.key] = f
     model.symbols = reader.unknown
     model.training = tuple(proto.training_info)
@@ -98,9 +96,7 @@ def wrap_tensor(proto: onnx.TensorProto, base_dir: str = "") -> Tensor:
         raise ModelError(f'tensor "{proto.name}" has the unknown element type {proto.data_type}')
     if proto.data_location != onnx.TensorProto.EXTERNAL and proto.data_type != onnx.TensorProto.STRING:
         return serde.TensorProtoTensor(proto)
-    if proto.data_location == onnx.TensorProto.EXTERNAL and not any(
-        e.key == "location" for e in proto.external_data
-    ):
+    if proto.data_location == onnx.TensorProto.EXTERNAL and not any(e.key == "location" for e in proto.external_data):
         raise ModelError(f'tensor "{proto.name}" has external data but no location')
     return serde.deserialize_tensor(proto, base_dir)
 
@@ -209,8 +205,7 @@ class _Reader:
             scope.update(before)
             self.nodes(g, sort_nodes(nodes, g.name), scope, infos)
         g.set_outputs(
-            self.lookup(name, lambda n: f'output "{n}" of graph "{g.name}" is not defined')
-            for name in outputs
+            self.lookup(name, lambda n: f'output "{n}" of graph "{g.name}" is not defined') for name in outputs
         )
 
     def nodes(
@@ -246,9 +241,7 @@ class _Reader:
                 name = v.name
                 if name:
                     if name in scope:
-                        raise ModelError(
-                            f'"{name}", a result of {title_of(p)} in graph "{g.name}", is defined twice'
-                        )
+                        raise ModelError(f'"{name}", a result of {title_of(p)} in graph "{g.name}", is defined twice')
                     scope[name] = v
                     if infos and name in infos:
                         v.type = self.value_type(infos[name])
@@ -292,9 +285,7 @@ class _Reader:
         self.add_constant(g, p.output[0], tensor, dims, scope, f'graph "{g.name}"')
         return True
 
-    def sparse_initializer(
-        self, g: Graph, s: onnx.SparseTensorProto, scope: dict[str, Value], where: str
-    ) -> None:
+    def sparse_initializer(self, g: Graph, s: onnx.SparseTensorProto, scope: dict[str, Value], where: str) -> None:
         name = s.values.name
         if name in scope:
             raise ModelError(f'the sparse initializer "{name}" of {where} is also an input or initializer')
@@ -307,9 +298,7 @@ class _Reader:
         for q in proto.quantization_annotation:
             v = scope.get(q.tensor_name)
             if v is not None:
-                parameters = tuple(
-                    (e.key, scope[e.value]) for e in q.quant_parameter_tensor_names if e.value in scope
-                )
+                parameters = tuple((e.key, scope[e.value]) for e in q.quant_parameter_tensor_names if e.value in scope)
                 old = g.notes.get(v, Note())
                 g.notes[v] = Note(old.doc, old.metadata, parameters)
 
@@ -460,9 +449,7 @@ def _read_opset(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[
     for o in imports:
         domain = _domain(o.domain)
         if opset.setdefault(domain, o.version) != o.version:
-            raise ModelError(
-                f'{where} imports domain "{domain}" twice, with versions {opset[domain]} and {o.version}'
-            )
+            raise ModelError(f'{where} imports domain "{domain}" twice, with versions {opset[domain]} and {o.version}')
     return opset
 
 
@@ -479,6 +466,4 @@ def _define(scope: dict[str, Value], v: Value, where: str) -> None:
 
 
 def _undefined_operand(name: str, p: onnx.NodeProto, g: Graph) -> str:
-    return (
-        f'operand {list(p.input).index(name)} ("{name}") of {title_of(p)} in graph "{g.name}" is not defined'
-    )
+    return f'operand {list(p.input).index(name)} ("{name}") of {title_of(p)} in graph "{g.name}" is not defined'

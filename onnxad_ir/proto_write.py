@@ -234,11 +234,7 @@ class _Writer:
                 p.doc_string = n.doc
             if n.metadata:
                 write_pairs(p.metadata_props, n.metadata)
-            if (
-                self.value_info
-                or n.domain not in self.known
-                or (g.notes and any(v in g.notes for v in n.outputs))
-            ):
+            if self.value_info or n.domain not in self.known or (g.notes and any(v in g.notes for v in n.outputs)):
                 for v in n.outputs:
                     if v.type is not None and v in names and v not in outputs:
                         self.info(out.value_info.add(), names[v], v, g)

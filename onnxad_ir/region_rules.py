@@ -94,12 +94,7 @@ def _always(n: Node) -> bool:
     if start is not None and not _is_true(start):
         return False
     again = body.outputs[0]
-    while (
-        (p := again.producer) is not None
-        and p.op_type == "Identity"
-        and p.graph is body
-        and p.inputs[0] is not None
-    ):
+    while (p := again.producer) is not None and p.op_type == "Identity" and p.graph is body and p.inputs[0] is not None:
         again = p.inputs[0]
     return again is body.inputs[1] or _is_true(again)
 
@@ -140,9 +135,7 @@ def _scan(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
     if length is None:
         length = ctx.fresh()
     export = _Export(ctx, before)
-    scanned = [
-        export.stacked(v.type, axis, length) for v, axis in zip(body.outputs[carried:], out_axes, strict=True)
-    ]
+    scanned = [export.stacked(v.type, axis, length) for v, axis in zip(body.outputs[carried:], out_axes, strict=True)]
     return (*(export.fresh(t) for t in states), *scanned)
 
 
@@ -162,9 +155,7 @@ def element(ctx: Inference, sequence: SequenceType) -> Type | None:
     t = sequence.elem
     if not isinstance(t, TensorType) or t.shape is None:
         return t
-    return TensorType(
-        t.dtype, tuple(ctx.fresh() if isinstance(d, str) and d.startswith("?") else d for d in t.shape)
-    )
+    return TensorType(t.dtype, tuple(ctx.fresh() if isinstance(d, str) and d.startswith("?") else d for d in t.shape))
 
 
 # --- bodies that run more than once
@@ -251,9 +242,7 @@ def _widen(ctx: Inference, t: Type | None, widened: set[Path], at: Path = ()) ->
     if isinstance(t, TensorType):
         if (*at, "rank") in widened or t.shape is None:
             return TensorType(t.dtype)
-        return TensorType(
-            t.dtype, tuple(ctx.fresh() if (*at, i) in widened else d for i, d in enumerate(t.shape))
-        )
+        return TensorType(t.dtype, tuple(ctx.fresh() if (*at, i) in widened else d for i, d in enumerate(t.shape)))
     if isinstance(t, SequenceType | OptionalType):
         return type(t)(_widen(ctx, t.elem, widened, (*at, "elem")))
     return t
@@ -262,9 +251,7 @@ def _widen(ctx: Inference, t: Type | None, widened: set[Path], at: Path = ()) ->
 def _differences(a: Type | None, b: Type | None, at: Path = ()) -> list[Path]:
     """Where a value of type `b` is not of type `a`."""
     if isinstance(a, SequenceType | OptionalType):
-        return _differences(
-            a.elem, b.elem if isinstance(b, SequenceType | OptionalType) else None, (*at, "elem")
-        )
+        return _differences(a.elem, b.elem if isinstance(b, SequenceType | OptionalType) else None, (*at, "elem"))
     if not isinstance(a, TensorType) or a.shape is None:
         return []
     s = b.shape if isinstance(b, TensorType) else None

@@ -74,9 +74,7 @@ def facts(domain: str, op_type: str, version: int) -> Facts | None:
         since=s.since_version,
         inputs={p.name: i for i, p in enumerate(ins)},
         outputs={p.name: i for i, p in enumerate(outs)},
-        attributes={
-            k: attribute_value(a.default_value) if a.default_value.name else None for k, a in attrs.items()
-        },
+        attributes={k: attribute_value(a.default_value) if a.default_value.name else None for k, a in attrs.items()},
         required_attributes=frozenset(k for k, a in attrs.items() if a.required),
         kinds={k: a.type for k, a in attrs.items()},
         variadic_input=ins[-1].name if ins and ins[-1].option == variadic else None,

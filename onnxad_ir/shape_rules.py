@@ -143,9 +143,7 @@ def _cast_like(ctx: Inference, n: Node) -> Types | None:
 def _shape(ctx: Inference, n: Node) -> Types | None:
     a = _tensor(n, 0)
     if a is None or a.shape is None:
-        start, end = n.attributes.get("start", 0), n.attributes.get("end")
-        fixed = isinstance(end, int) and isinstance(start, int) and (start >= 0) == (end > 0)
-        return (TensorType(DataType.INT64, (ctx.fresh(),) if not fixed or end is None else (ctx.fresh(),)),)
+        return (TensorType(DataType.INT64, (ctx.fresh(),)),)
     start, end = n.attributes.get("start", 0), n.attributes.get("end", len(a.shape))
     if not (isinstance(start, int) and isinstance(end, int)):
         return None

@@ -42,4 +42,4 @@ def _pad(op: Builder, inputs: Inputs, attributes: dict[str, Attr]) -> Inputs | N
 
 
 #: Other operands for an operator, or None where the spelling is fine.
-SPELLINGS: dict[str, "Callable[[Builder, Inputs, dict[str, Attr]], Inputs | None]"] = {"Pad": _pad}
+SPELLINGS: dict[str, Callable[[Builder, Inputs, dict[str, Attr]], Inputs | None]] = {"Pad": _pad}

@@ -30,9 +30,7 @@ def verify(model: Model) -> None:
     """
     check = _Check(model)
     check.body(model.graph, model.opset)
-    for v, n in Counter(
-        v.name for v in {*model.graph.inputs, *model.graph.outputs, *model.graph.constants}
-    ).items():
+    for v, n in Counter(v.name for v in {*model.graph.inputs, *model.graph.outputs, *model.graph.constants}).items():
         if n > 1 and v:
             check.problem(f'{n} values among the inputs, outputs and constants of the model are called "{v}"')
     if any(not v.name for v in model.graph.inputs):
@@ -155,17 +153,11 @@ class _Check:
         t = v.const
         if t is None:
             self.problem(f"constant {v!r} has no tensor")
-        elif (
-            not isinstance(v.type, TensorType)
-            or v.type.dtype != t.dtype
-            or v.type.shape != tuple(t.shape.numpy())
-        ):
+        elif not isinstance(v.type, TensorType) or v.type.dtype != t.dtype or v.type.shape != tuple(t.shape.numpy()):
             self.problem(f"constant {v!r} has the type {v.type}, its tensor {t.dtype} {t.shape}")
 
     def regions(self, n: Node) -> None:
-        found = [
-            g for a in n.attributes.values() if _is_region(a) for g in (a if isinstance(a, tuple) else (a,))
-        ]
+        found = [g for a in n.attributes.values() if _is_region(a) for g in (a if isinstance(a, tuple) else (a,))]
         if len(found) != len(n.regions) or any(a is not b for a, b in zip(found, n.regions, strict=True)):
             self.problem(f"the regions of {describe(n)} are not those of its attributes")
         for g in found:

@@ -155,4 +155,4 @@ def _stack(op: Builder, parts: list[Var], axis: int, prepend: int, like: Value) 
         assert shape is not None and like.dtype is not None
         return op.const(np.zeros((0, *shape)), like.dtype)
     rows = [op.Unsqueeze(v, [axis]) for v in (reversed(parts) if prepend else parts)]
-    return op.Concat(*rows, axis=axis)  # type: ignore[no-any-return]
+    return op.Concat(*rows, axis=axis)

@@ -114,7 +114,7 @@ def gate(op: Builder, n: NodeView, x: Var, mask: Var) -> Var:
     """
     if facts_of(op, n) & STEEP:
         return op.where(mask, x, 0)
-    return op.Mul(x, op.cast_like(mask, x))  # type: ignore[no-any-return]
+    return op.Mul(x, op.cast_like(mask, x))
 
 
 def is_exact(gated: Var) -> bool:
@@ -143,12 +143,12 @@ def factor(op: Builder, n: NodeView, v: Var, *, certain: bool = False) -> Var:
     if not facts & DROPPED or not (certain or facts & WILD):
         return v
     top = LARGEST[v.dtype]
-    return op.Clip(op.where(op.IsNaN(v), 0, v), op.like(-top, v), op.like(top, v))  # type: ignore[no-any-return]
+    return op.Clip(op.where(op.IsNaN(v), 0, v), op.like(-top, v), op.like(top, v))
 
 
 def positive(op: Builder, b: Var) -> Var:
     """A divisor that is never negative, safe to divide a zero by."""
-    return op.Max(b, op.like(SMALLEST[b.dtype], b))  # type: ignore[no-any-return]
+    return op.Max(b, op.like(SMALLEST[b.dtype], b))
 
 
 def may_be_dropped(op: Builder, n: NodeView) -> bool:

@@ -58,9 +58,7 @@ def find(rules: Ruleset, n: NodeView) -> Rule:
 def push(op: Builder, node: Node, tangents: dict[Value, Var], rules: Ruleset) -> None:
     """Emit the tangents of a node's results from those of its operands, and record them in `tangents`."""
     allowed = rules.differentiable(node)
-    ts = [
-        tangents.get(v) if v is not None and ok else None for v, ok in zip(node.inputs, allowed, strict=True)
-    ]
+    ts = [tangents.get(v) if v is not None and ok else None for v, ok in zip(node.inputs, allowed, strict=True)]
     captured = {v: tangents[v] for v in op.captures[node] if v in tangents} if node.regions else {}
     if not captured and all(t is None for t in ts):
         return
@@ -154,14 +152,14 @@ def _declared(rule: Rule, n: NodeView, index: int) -> tuple[Any, tuple[int, ...]
 def _scaled(op: Builder, n: NodeView, x: Var, d: Any, extra: tuple[int, ...]) -> Var | None:
     """x times the partial `d` of an elementwise rule."""
     if isinstance(d, Times):
-        return d.fn(op, n, x, *extra)  # type: ignore[no-any-return]
+        return d.fn(op, n, x, *extra)
     if not isinstance(d, int | float):
         d = d(op, n, *extra)
     if d is None:
         return None
     if isinstance(d, int | float):
         return x if d == 1 else op.Neg(x) if d == -1 else x * op.like(d, x)
-    return op.Mul(x, d)  # type: ignore[no-any-return]
+    return op.Mul(x, d)
 
 
 # --- forward
@@ -212,7 +210,9 @@ def _push_multilinear(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tan
             continue
         inputs = [None if n.formal(k) in rule.additive else v for k, v in enumerate(n.node.inputs)]
         inputs[i] = t.value
-        terms.append(op.expand_to(_again(op, n, inputs)[0], n.result(0)))
+        (again,) = _again(op, n, inputs)
+        assert again is not None
+        terms.append(op.expand_to(again, n.result(0)))
     return (op.add_n(terms),)
 
 

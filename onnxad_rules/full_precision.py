@@ -67,9 +67,7 @@ class RMSNormalization(OpRun):  # type: ignore[misc]
 
     op_domain = ""
 
-    def _run(
-        self, x: Array, scale: Array, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-    ) -> tuple[Array]:
+    def _run(self, x: Array, scale: Array, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> tuple[Array]:
         axes = tuple(range(axis % x.ndim, x.ndim))
         inverse = 1 / np.sqrt((x**2).mean(axes, keepdims=True) + epsilon)
         return ((x * inverse * scale).astype(x.dtype),)

@@ -60,7 +60,7 @@ class Elementwise(Rule):
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """A partial given by what it does to a tangent or cotangent: (op, n, x) -> x * d, where that is cheaper or safer."""
+    """A partial given by what it does to a tangent or cotangent, (op, n, x) -> x * d: where cheaper or safer."""
 
     fn: Fn
 

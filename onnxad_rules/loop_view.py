@@ -152,4 +152,3 @@ def scan_attributes(in_axes: Ints, in_directions: Ints, out_axes: Ints, out_dire
 
 def _present(values: Sequence[Value | None]) -> tuple[Value, ...]:
     return tuple(v for v in values if v is not None)
-

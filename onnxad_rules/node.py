@@ -99,5 +99,5 @@ def _unknown(node: Node) -> schema.Facts:
         min_outputs=0,
         max_outputs=n_out,
         deprecated=False,
-        schema=None,  # type: ignore[arg-type]
+        schema=None,
     )

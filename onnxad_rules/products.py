@@ -12,7 +12,7 @@ from onnxad_ir.builder import Builder, Var
 
 def is_zero(op: Builder, x: Var) -> Var:
     """Where `x` is zero."""
-    return op.Equal(x, op.like(0, x))  # type: ignore[no-any-return]
+    return op.Equal(x, op.like(0, x))
 
 
 def rows_of_zeros(op: Builder, zero: Var) -> Var:
@@ -22,4 +22,4 @@ def rows_of_zeros(op: Builder, zero: Var) -> Var:
     ones = op.const([1] * zero.rank) if zero.rank is not None else op.Expand(op.const([1]), op.rank(zero))
     place = op.Reshape(place, op.Concat(op.const([-1]), ones, axis=0))
     places = op.Reshape(op.iota(op.Size(zero)), op.shape(zero), allowzero=1)
-    return op.Equal(place, places)  # type: ignore[no-any-return]
+    return op.Equal(place, places)

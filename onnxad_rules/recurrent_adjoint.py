@@ -82,15 +82,15 @@ class _Direction:
         """What every step finds: the initial value, then the values of the steps before."""
         op, row = self.op, self.op.Unsqueeze(first, [0])
         if self.d.backwards:
-            return op.Concat(op.Slice(steps, [1], [2**62], [0]), row, axis=0)  # type: ignore[no-any-return]
-        return op.Concat(row, op.Slice(steps, [0], [-1], [0]), axis=0)  # type: ignore[no-any-return]
+            return op.Concat(op.Slice(steps, [1], [2**62], [0]), row, axis=0)
+        return op.Concat(row, op.Slice(steps, [0], [-1], [0]), axis=0)
 
     def rows(self, v: Var) -> Var:
         """[T, B, N] as [T * B, N]."""
         last = None if v.shape is None else v.shape[-1]
         if isinstance(last, int) and last > 0:
-            return self.op.Reshape(v, [-1, last])  # type: ignore[no-any-return]
-        return self.op.Flatten(v, axis=2)  # type: ignore[no-any-return]
+            return self.op.Reshape(v, [-1, last])
+        return self.op.Flatten(v, axis=2)
 
     def steps(self, v: Var) -> Var:
         """[T * B, N] as [T, B, N]."""
@@ -99,17 +99,17 @@ class _Direction:
         if isinstance(last, int) and like.shape is not None:
             t, b = like.shape[0], like.shape[1]
             if sum(not isinstance(e, int) for e in (t, b)) <= 1 and 0 not in (t, b, last):
-                return op.Reshape(v, [e if isinstance(e, int) else -1 for e in (t, b, last)])  # type: ignore[no-any-return]
+                return op.Reshape(v, [e if isinstance(e, int) else -1 for e in (t, b, last)])
         shape = op.Concat(op.extent(like, 0), op.extent(like, 1), op.extent(v, 1), axis=0)
-        return op.Reshape(v, shape, allowzero=1)  # type: ignore[no-any-return]
+        return op.Reshape(v, shape, allowzero=1)
 
     def affine(self, x: Var, w: Var, b: Var | None) -> Var:
         """x w^T + b for rows of x."""
-        return self.op.Gemm(x, w, b, transB=1)  # type: ignore[no-any-return]
+        return self.op.Gemm(x, w, b, transB=1)
 
     def weight(self, ct: Var, x: Var) -> Var:
         """The gradient of w in x w^T."""
-        return self.op.Gemm(ct, x, transA=1)  # type: ignore[no-any-return]
+        return self.op.Gemm(ct, x, transA=1)
 
     # --- the sweep
 
@@ -204,9 +204,7 @@ class _Direction:
         one = op.like(1, pre)
         to_c = self.steps(o * (one - squashed * squashed))
         factors = self.steps(
-            op.Concat(
-                g * (i - i * i), squashed * (o - o * o), c_before * (f - f * f), i * (one - g * g), axis=1
-            )
+            op.Concat(g * (i - i * i), squashed * (o - o * o), c_before * (f - f * f), i * (one - g * g), axis=1)
         )
 
         def body(b: Builder, states: list[Var], slices: list[Var]) -> tuple[list[Var], list[Var]]:

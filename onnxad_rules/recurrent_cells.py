@@ -42,12 +42,12 @@ def _activation(name: str, alpha: float, beta: float) -> Activation:
         if name == "scaledtanh":
             return op.Tanh(x * beta) * alpha
         if name == "leakyrelu":
-            return op.LeakyRelu(x, alpha=alpha)  # type: ignore[no-any-return]
+            return op.LeakyRelu(x, alpha=alpha)
         if name == "thresholdedrelu":
-            return op.ThresholdedRelu(x, alpha=alpha)  # type: ignore[no-any-return]
+            return op.ThresholdedRelu(x, alpha=alpha)
         if name == "elu":
-            return op.Elu(x, alpha=alpha)  # type: ignore[no-any-return]
-        return op.HardSigmoid(x, alpha=alpha, beta=beta)  # type: ignore[no-any-return]
+            return op.Elu(x, alpha=alpha)
+        return op.HardSigmoid(x, alpha=alpha, beta=beta)
 
     if name in PLAIN:
         return lambda op, x: getattr(op, PLAIN[name])(x)
@@ -98,7 +98,7 @@ def hidden_size(n: NodeView) -> Dim:
         return int(n.hidden_size)
     if n.R.shape is None:
         raise ModelError(f"{describe(n.node)} has no hidden_size, and its weights no known shape")
-    return n.R.shape[-1]  # type: ignore[no-any-return]
+    return n.R.shape[-1]
 
 
 def recurrent(op: Builder, n: NodeView) -> tuple[Var, ...]:
@@ -148,9 +148,7 @@ def directions(op: Builder, n: NodeView, x: Var) -> list[Direction]:
         bias = None if n.B is None else op.Split(take(op, n.B, i, 0), num_outputs=2, axis=0, outputs=2)
         p = take(op, n.P, i, 0) if lstm and n.P is not None else None
         initial = [n.initial_h, n.initial_c] if lstm else [n.initial_h]
-        states = [
-            _zero_state(op, n, x) if v is None else take(op, v, i, 1 if n.layout else 0) for v in initial
-        ]
+        states = [_zero_state(op, n, x) if v is None else take(op, v, i, 1 if n.layout else 0) for v in initial]
         found.append(
             Direction(
                 n,
@@ -171,8 +169,8 @@ def directions(op: Builder, n: NodeView, x: Var) -> list[Direction]:
 def take(op: Builder, x: Var, i: int, axis: int) -> Var:
     """Entry `i` along an axis, which is dropped."""
     if x.shape is not None and x.shape[axis] == 1:
-        return op.Squeeze(x, [axis])  # type: ignore[no-any-return]
-    return op.Gather(x, op.const(i), axis=axis)  # type: ignore[no-any-return]
+        return op.Squeeze(x, [axis])
+    return op.Gather(x, op.const(i), axis=axis)
 
 
 def _zero_state(op: Builder, n: NodeView, x: Var) -> Var:
@@ -185,14 +183,14 @@ def _zero_state(op: Builder, n: NodeView, x: Var) -> Var:
 def _mask(op: Builder, x: Var, lengths: Var) -> Var:
     """[T, B, 1]: True where a step belongs to its sequence."""
     steps = op.iota(op.extent(x, 0), DataType.INT32)
-    return op.Unsqueeze(op.Less(op.Unsqueeze(steps, [1]), op.Unsqueeze(lengths, [0])), [2])  # type: ignore[no-any-return]
+    return op.Unsqueeze(op.Less(op.Unsqueeze(steps, [1]), op.Unsqueeze(lengths, [0])), [2])
 
 
 def _project(op: Builder, d: Direction, x: Var) -> Var:
     """x W^T + biases for all steps: [T, B, gates * hidden]."""
     out = op.MatMul(x, op.swap(d.w))
     if d.wb is None or d.rb is None:
-        return out  # type: ignore[no-any-return]
+        return out
     if d.n.node.op_type == "GRU" and d.n.linear_before_reset:
         zr, _ = _split_gru(op, d.rb, 0)
         rest = op.Concat(zr, op.zeros_like(op.Slice(d.rb, *_bounds(op, d, 2, 3))), axis=0)
@@ -260,9 +258,7 @@ def _gru(op: Builder, body: Builder, d: Direction, x: Var, states: Sequence[Var]
     (h,) = states
     r_zr, r_h = _split_gru(op, d.r, 0)
     x_zr, x_h = _split_gru(body, x, -1)
-    z, r = body.Split(
-        f(body, _clip(body, d, x_zr + body.MatMul(h, op.swap(r_zr)))), num_outputs=2, axis=-1, outputs=2
-    )
+    z, r = body.Split(f(body, _clip(body, d, x_zr + body.MatMul(h, op.swap(r_zr)))), num_outputs=2, axis=-1, outputs=2)
     if d.n.linear_before_reset:
         inner = body.MatMul(h, op.swap(r_h))
         if d.rb is not None:

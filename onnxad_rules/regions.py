@@ -23,10 +23,10 @@ from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
 
 #: Operators so cheap that their result is computed again rather than kept for the way back.
 CHEAP = frozenset(
-    """Abs Add And Cast CastLike Ceil Clip Concat Constant ConstantOfShape Cos Div Equal Exp Expand Floor Gather Greater
-    GreaterOrEqual HardSigmoid Identity LeakyRelu Less LessOrEqual Log Max Min Mod Mul Neg Not Or Range Reciprocal
-    Relu Reshape Round Shape Sigmoid Sign Sin Size Slice Softplus Split Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze
-    Where Xor""".split()
+    """Abs Add And Cast CastLike Ceil Clip Concat Constant ConstantOfShape Cos Div Equal Exp Expand Floor Gather
+    Greater GreaterOrEqual HardSigmoid Identity LeakyRelu Less LessOrEqual Log Max Min Mod Mul Neg Not Or Range
+    Reciprocal Relu Reshape Round Shape Sigmoid Sign Sin Size Slice Softplus Split Sqrt Squeeze Sub Sum Tanh
+    Transpose Unsqueeze Where Xor""".split()
 )
 
 
@@ -280,5 +280,5 @@ def dummy(op: Builder, t: Type | None, exact: bool = False) -> Value:
             return v.value
         return op.const(np.zeros((0,) * (t.rank or 0)), t.dtype).value
     if isinstance(t, SequenceType) and isinstance(t.elem, TensorType):
-        return op.SequenceEmpty(dtype=int(t.elem.dtype)).value  # type: ignore[no-any-return]
+        return op.SequenceEmpty(dtype=int(t.elem.dtype)).value
     raise UnsupportedOperator(f"a value of type {t} cannot be carried from a branch to its derivative")

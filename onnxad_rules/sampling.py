@@ -55,7 +55,7 @@ def sides(op: Builder, image: Var) -> Var:
 def clamp(op: Builder, x: Var, low: Var, high: Var) -> Var:
     """`x` cut off at both bounds, which broadcast; at a bound the derivative is zero, as in PyTorch's samplers."""
     x = op.Where(op.Greater(x, low), x, low)
-    return op.Where(op.Less(x, high), x, high)  # type: ignore[no-any-return]
+    return op.Where(op.Less(x, high), x, high)
 
 
 def reflect(op: Builder, x: Var, low: Var, high: Var) -> Var:
@@ -68,7 +68,7 @@ def reflect(op: Builder, x: Var, low: Var, high: Var) -> Var:
     turns = op.Floor(inner / safe)
     rest = inner - turns * safe
     odd = op.Greater(turns - op.Floor(turns / two) * two, op.like(0, x))
-    return low + op.Where(odd, safe - rest, rest)  # type: ignore[no-any-return]
+    return low + op.Where(odd, safe - rest, rest)
 
 
 def pixel_rows(op: Builder, image: Var) -> Var:
@@ -127,7 +127,7 @@ def sample(op: Builder, image: Var, index: Var, weight: Var) -> Var:
         place = op.Reshape(place, [0, 0, every])
     first = op.iota(op.extent(image, 0)) * product(op, [extent(op, image, a) for a in range(2, image.rank)])
     values = op.Gather(pixel_rows(op, image), place + op.Unsqueeze(first, [1, 2]), axis=0)
-    return op.Squeeze(op.MatMul(op.Reshape(w, [0, 0, 1, every]), values), [2])  # type: ignore[no-any-return]
+    return op.Squeeze(op.MatMul(op.Reshape(w, [0, 0, 1, every]), values), [2])
 
 
 def within(op: Builder, index: Var, last: Var) -> tuple[Var, Var]:

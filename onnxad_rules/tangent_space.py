@@ -22,7 +22,7 @@ def zeros(op: Builder, like: Value) -> Var:
         return _sequence_map(op, [op.var(like)], body.graph)
     if isinstance(t, OptionalType):
         element: Var = op.OptionalGetElement(op.var(like))
-        return op.Optional(zeros(op, element.value))  # type: ignore[no-any-return]
+        return op.Optional(zeros(op, element.value))
     raise UnsupportedOperator(f"there is no zero of type {t} ({like!r})")
 
 
@@ -35,8 +35,8 @@ def add(op: Builder, a: Var, b: Var) -> Var:
         return _sequence_map(op, [a, b], body.graph)
     if isinstance(a.type, OptionalType):
         total = add(op, op.OptionalGetElement(a), op.OptionalGetElement(b))
-        return op.Optional(total)  # type: ignore[no-any-return]
-    return op.Add(a, b)  # type: ignore[no-any-return]
+        return op.Optional(total)
+    return op.Add(a, b)
 
 
 def _sequence_map(op: Builder, operands: list[Var], body: Graph) -> Var:

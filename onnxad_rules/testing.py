@@ -140,7 +140,7 @@ def run_in_ort(proto: onnx.ModelProto, level: int = 0) -> Runner:
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
-    return lambda feeds: session.run(None, {k: v for k, v in feeds.items() if k in names})  # type: ignore[no-any-return]
+    return lambda feeds: session.run(None, {k: v for k, v in feeds.items() if k in names})
 
 
 def run_in_reference(proto: onnx.ModelProto) -> Runner:
@@ -232,15 +232,14 @@ def check_rule(
         onnx.checker.check_model(m, full_check=True)
     jvp = engine(fwd)(all_feeds)
     expected = finite_difference(run, feeds, tangents, h)
-    for k, i in enumerate(smooth):
-        _close(jvp[len(ys) + k], expected[i], rtol, f"{op_type}: forward against finite differences, result {i}")
-        assert jvp[len(ys) + k].dtype == ys[i].dtype
+    for found, i in zip(jvp[len(ys) :], smooth, strict=True):
+        _close(found, expected[i], rtol, f"{op_type}: forward against finite differences, result {i}")
+        assert found.dtype == ys[i].dtype
     for k in names:  # one operand alone: catches partials that cancel
         only = {**all_feeds, **{f"fwd_{o}": np.zeros_like(tangents[o]) for o in names if o != k}}
-        got = engine(fwd)(only)[len(ys) :]
         want = finite_difference(run, feeds, {k: tangents[k]}, h)
-        for g, i in zip(got, smooth, strict=True):
-            _close(g, want[i], rtol, f"{op_type}: forward in {k} alone, result {i}")
+        for found, i in zip(engine(fwd)(only)[len(ys) :], smooth, strict=True):
+            _close(found, want[i], rtol, f"{op_type}: forward in {k} alone, result {i}")
     vjp = engine(adj)(all_feeds)
     for k, got in zip(names, vjp[len(ys) :], strict=True):
         assert got.dtype == feeds[k].dtype and got.shape == feeds[k].shape, (op_type, k, got.shape)

@@ -41,7 +41,7 @@ def same_total(op: Builder, image: Var, strides: Sequence[int], span: tuple[int,
         return tuple(k - 1 if plain else max(0, (-(-d // s) - 1) * s + k - d) for d, s, k in sides)
     k = op.const(list(span)) if isinstance(span, tuple) else span
     d, s = op.Shape(image, start=2), op.const(list(strides))
-    return op.Max((d + s - 1) / s * s - s + k - d, op.const([0]))  # type: ignore[no-any-return]
+    return op.Max((d + s - 1) / s * s - s + k - d, op.const([0]))
 
 
 def distribute(op: Builder, total: tuple[int, ...] | Var, upper: bool) -> tuple[tuple[int, ...] | Var, ...]:
@@ -85,8 +85,8 @@ def reshape(op: Builder, x: Var, dims: Sequence[int | Var]) -> Var:
     """`x` with extents of which some are known to the run only; a single one is left to Reshape (-1) where it may."""
     known = [d for d in dims if isinstance(d, int)]
     if len(known) == len(dims) - 1 and all(d > 0 for d in known):
-        return op.Reshape(x, [d if isinstance(d, int) else -1 for d in dims])  # type: ignore[no-any-return]
-    return op.Reshape(x, op.shape_of(dims), allowzero=None if len(known) == len(dims) and all(known) else 1)  # type: ignore[no-any-return]
+        return op.Reshape(x, [d if isinstance(d, int) else -1 for d in dims])
+    return op.Reshape(x, op.shape_of(dims), allowzero=None if len(known) == len(dims) and all(known) else 1)
 
 
 def single_channels(op: Builder, x: Var, spatial: int) -> Var:
@@ -100,9 +100,9 @@ def channel_sum(op: Builder, x: Var, *like: Var | None) -> Var:
     """The sum over everything but the channels (axis 1)."""
     rank = next((t.rank for t in (x, *like) if t is not None and t.rank is not None), None)
     if rank is not None:
-        return op.ReduceSum(x, [0, *range(2, rank)], keepdims=0)  # type: ignore[no-any-return]
+        return op.ReduceSum(x, [0, *range(2, rank)], keepdims=0)
     axes = op.Concat([0], op.Range(op.const(2), op.scalar(op.rank(x)), op.const(1)), axis=0)
-    return op.ReduceSum(x, axes, keepdims=0)  # type: ignore[no-any-return]
+    return op.ReduceSum(x, axes, keepdims=0)
 
 
 def per_channel(op: Builder, x: Var, like: Var) -> Var:
@@ -110,4 +110,4 @@ def per_channel(op: Builder, x: Var, like: Var) -> Var:
     if like.rank is not None:
         return op.Unsqueeze(x, list(range(1, like.rank - 1))) if like.rank > 2 else x
     ones = op.Expand(op.const([1]), op.rank(like) - 2)
-    return op.Reshape(x, op.Concat([-1], ones, axis=0))  # type: ignore[no-any-return]
+    return op.Reshape(x, op.Concat([-1], ones, axis=0))

@@ -68,9 +68,7 @@ class _Walk:
 
     def check(self, graph: Graph) -> None:
         """Raise ModelError for operators that neither opset 18 nor an adapter knows."""
-        strange = [
-            n for n in graph.walk() if n.op_type not in self.adapters and self.applies(n) and not _known(n)
-        ]
+        strange = [n for n in graph.walk() if n.op_type not in self.adapters and self.applies(n) and not _known(n)]
         if strange:
             kinds = ", ".join(sorted({n.op_type for n in strange}))
             places = "".join(f"\n  {describe(n)}" for n in strange[:_NAMED])
@@ -122,9 +120,7 @@ class _Walk:
         n.set_inputs(())
         fresh = {id(m) for m in op.nodes[start:]}
         last: Node | None = None
-        for old, new in zip(
-            n.outputs, (results,) if isinstance(results, Var) else results or (), strict=False
-        ):
+        for old, new in zip(n.outputs, (results,) if isinstance(results, Var) else results or (), strict=False):
             if new is None or not old.users:
                 continue
             v = new.value

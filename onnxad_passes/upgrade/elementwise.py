@@ -34,7 +34,7 @@ def _align(op: Builder, a: Var, b: Var, axis: int) -> Var:
         return op.Unsqueeze(b, list(range(b.rank, b.rank + behind))) if behind > 0 else b
     last = op.const([-axis]) if axis < 0 else op.rank(a) - op.const([axis])
     ones = op.Expand(op.const([1]), op.Max(last - op.rank(b), op.const([0])))
-    return op.Reshape(b, op.Concat(op.Shape(b), ones, axis=0), allowzero=1)  # type: ignore[no-any-return]
+    return op.Reshape(b, op.Concat(op.Shape(b), ones, axis=0), allowzero=1)
 
 
 @adapter("Gemm", before=7)

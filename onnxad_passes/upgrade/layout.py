@@ -101,7 +101,7 @@ def tile(op: Builder, n: Node) -> Var:
     x = required(op, n, 0)
     count, axis = (op.Reshape(op.Cast(required(op, n, i), to=int(DataType.INT64)), [1]) for i in (1, 2))
     here = op.Equal(op.iota(op.rank(x)), axis)
-    return op.Tile(x, op.Where(here, count, op.const([1])))  # type: ignore[no-any-return]
+    return op.Tile(x, op.Where(here, count, op.const([1])))
 
 
 @adapter("Scatter", since=9, before=18)

@@ -26,14 +26,14 @@ def scale(op: Builder, n: Node) -> Var:
 def scaled_tanh(op: Builder, n: Node) -> Var:
     """alpha * tanh(beta * x)"""
     x = required(op, n, 0)
-    return op.Tanh(x * _factor(op, n, "beta", x)) * _factor(op, n, "alpha", x)  # type: ignore[no-any-return]
+    return op.Tanh(x * _factor(op, n, "beta", x)) * _factor(op, n, "alpha", x)
 
 
 @adapter("ParametricSoftplus", before=18)
 def parametric_softplus(op: Builder, n: Node) -> Var:
     """alpha * log(1 + exp(beta * x))"""
     x = required(op, n, 0)
-    return op.Softplus(x * _factor(op, n, "beta", x)) * _factor(op, n, "alpha", x)  # type: ignore[no-any-return]
+    return op.Softplus(x * _factor(op, n, "beta", x)) * _factor(op, n, "alpha", x)
 
 
 @adapter("ImageScaler", before=18)
@@ -55,7 +55,7 @@ def crop(op: Builder, n: Node) -> Var:
         ends = op.const([top + size[0], left + size[1]])
     else:
         ends = op.Shape(x, start=2, end=4) - op.const([bottom, right])
-    return op.Slice(x, [top, left], ends, [2, 3])  # type: ignore[no-any-return]
+    return op.Slice(x, [top, left], ends, [2, 3])
 
 
 @adapter("MeanVarianceNormalization", before=9)
@@ -66,7 +66,7 @@ def mean_variance_normalization(op: Builder, n: Node) -> Results:
         n.attributes["axes"] = tuple(axes)
         return None
     x = required(op, n, 0)
-    return x - op.ReduceMean(x, axes, keepdims=1)  # type: ignore[no-any-return]
+    return x - op.ReduceMean(x, axes, keepdims=1)
 
 
 def _factor(op: Builder, n: Node, name: str, x: Var, default: float = 1.0) -> Var:

@@ -55,11 +55,7 @@ def batch_normalization(op: Builder, n: Node) -> Results:
             y = _normalize(op, x, mean, var, epsilon, scale, bias)
         return y, mean, var, mean, var
     epsilon, momentum = float(take(n, "epsilon", 1e-5)), float(take(n, "momentum", 0.9))
-    m, v = (
-        _statistics(op, x, None if spatial else op.const([0]))
-        if not spatial or any(results[3:])
-        else (None, None)
-    )
+    m, v = _statistics(op, x, None if spatial else op.const([0])) if not spatial or any(results[3:]) else (None, None)
     saved = (m, None if v is None else op.Reciprocal(op.Sqrt(v + number(op, epsilon, x))))
     if spatial:
         y, new_mean, new_var = op.BatchNormalization(
@@ -75,7 +71,7 @@ def batch_normalization(op: Builder, n: Node) -> Results:
 
 def _normalize(op: Builder, x: Var, mean: Var, var: Var, epsilon: float, scale: Var, bias: Var) -> Var:
     """The formula itself, on operands of the shape of one element of the batch."""
-    return (x - mean) / op.Sqrt(var + number(op, epsilon, x)) * scale + bias  # type: ignore[no-any-return]
+    return (x - mean) / op.Sqrt(var + number(op, epsilon, x)) * scale + bias
 
 
 def _statistics(op: Builder, x: Var, axes: Var | None) -> tuple[Var, Var]:
@@ -112,7 +108,7 @@ def _dropout(op: Builder, n: Node, training: Var | None, mask_like_data: bool) -
     x, ratio = required(op, n, 0), op.const(float(take(n, "ratio", 0.5)), DataType.FLOAT)
     masked = len(n.outputs) > 1 and bool(n.outputs[1].name or n.outputs[1].users)
     if not masked:
-        return op.Dropout(x, ratio, training)  # type: ignore[no-any-return]
+        return op.Dropout(x, ratio, training)
     y, mask = op.Dropout(x, ratio, training, outputs=2)
     if mask_like_data:
         mask = op.CastLike(mask, x) if x.value.dtype is None else op.cast_like(mask, x)

@@ -97,6 +97,6 @@ def number(op: Builder, value: float, like: Var) -> Var:
     """A scalar of the element type of `like`, also where that is known only at run time."""
     dtype = like.value.dtype
     if dtype is None:
-        return op.CastLike(op.const(value, DataType.FLOAT), like)  # type: ignore[no-any-return]
+        return op.CastLike(op.const(value, DataType.FLOAT), like)
     with np.errstate(over="ignore"):
         return op.const(value, dtype)

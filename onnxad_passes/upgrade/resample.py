@@ -60,12 +60,12 @@ def resize_scales(op: Builder, n: Node) -> Results:
     x, scales, mode = required(op, n, 0), required(op, n, 1), str(take(n, "mode", "nearest"))
     known = scales.value.numpy()
     if mode != "nearest" or (known is not None and bool(np.all(known >= 1))):
-        return op.Resize(x, None, scales, **_sampling(mode, "floor"))  # type: ignore[no-any-return]
+        return op.Resize(x, None, scales, **_sampling(mode, "floor"))
     if known is None or bool(np.any(known > 1)):
         one = op.const(1.0, DataType.FLOAT)
         x = op.Resize(x, None, op.Max(scales, one), **_sampling(mode, "floor"))
         scales = op.Min(scales, one)
-    return op.Resize(x, None, scales, **_sampling(mode, "ceil"))  # type: ignore[no-any-return]
+    return op.Resize(x, None, scales, **_sampling(mode, "ceil"))
 
 
 @adapter("Resize", since=11, before=18)

@@ -20,11 +20,11 @@ def _number(op: Builder, mask: Var, like: Var) -> Var:
 
 
 def _above(op: Builder, x: Var, number: float) -> Var:
-    return op.Greater(x, op.like(number, x))  # type: ignore[no-any-return]
+    return op.Greater(x, op.like(number, x))
 
 
 def _below(op: Builder, x: Var, number: float) -> Var:
-    return op.Less(x, op.like(number, x))  # type: ignore[no-any-return]
+    return op.Less(x, op.like(number, x))
 
 
 elementwise("Relu", X=times(lambda op, n, x: gate(op, n, x, _above(op, n.Y, 0))))
@@ -36,8 +36,8 @@ def _leaky(op: Builder, n: NodeView) -> Var:
     """1 above zero, else alpha."""
     positive = _number(op, _above(op, n.X, 0), n.X)
     if 0 <= n.alpha <= 1:
-        return op.Max(positive, op.like(n.alpha, n.X))  # type: ignore[no-any-return]
-    return positive * (1 - n.alpha) + n.alpha  # type: ignore[no-any-return]
+        return op.Max(positive, op.like(n.alpha, n.X))
+    return positive * (1 - n.alpha) + n.alpha
 
 
 elementwise("LeakyRelu", X=_leaky)
@@ -45,7 +45,7 @@ elementwise("LeakyRelu", X=_leaky)
 
 def _prelu(op: Builder, n: NodeView) -> Var:
     """1 above zero, else the slope, which is small beside X."""
-    return _number(op, _above(op, n.X, 0), n.X) * (1 - n.slope) + n.slope  # type: ignore[no-any-return]
+    return _number(op, _above(op, n.X, 0), n.X) * (1 - n.slope) + n.slope
 
 
 elementwise("PRelu", X=_prelu, slope=lambda op, n: op.Min(n.X, op.like(0, n.X)))
@@ -54,7 +54,7 @@ elementwise("PRelu", X=_prelu, slope=lambda op, n: op.Min(n.X, op.like(0, n.X)))
 def _elu(op: Builder, n: NodeView) -> Var:
     """1 above zero, else alpha exp(x) = y + alpha."""
     if n.alpha == 1:
-        return op.Min(n.Y, op.like(0, n.Y)) + 1  # type: ignore[no-any-return]
+        return op.Min(n.Y, op.like(0, n.Y)) + 1
     return op.where(_above(op, n.X, 0), 1, n.Y + n.alpha)
 
 
@@ -69,7 +69,7 @@ elementwise("Softplus", X=lambda op, n: op.Sigmoid(n.X))
 
 def _softsign(op: Builder, n: NodeView, x: Var) -> Var:
     d = op.Abs(n.input) + 1
-    return x / d / d  # type: ignore[no-any-return]
+    return x / d / d
 
 
 elementwise("Softsign", input=times(_softsign))
@@ -87,7 +87,7 @@ def _hard_swish(op: Builder, n: NodeView) -> Var:
     """h(x) + x h'(x) with h(x) = min(1, max(0, x / 6 + 1/2))."""
     h = op.HardSigmoid(n.X, alpha=1 / 6, beta=0.5)
     inside = _number(op, _below(op, op.Abs(n.X), 3), n.X)
-    return h + n.X * inside * (1 / 6)  # type: ignore[no-any-return]
+    return h + n.X * inside * (1 / 6)
 
 
 elementwise("HardSwish", X=_hard_swish)
@@ -97,7 +97,7 @@ def _swish(op: Builder, n: NodeView, x: Var, y: Var) -> Var:
     """The derivative of y = x s(alpha x): s + alpha y (1 - s)."""
     s = op.Sigmoid(x if n.alpha == 1 else x * n.alpha)
     rest = y * (1 - s)
-    return s + (rest if n.alpha == 1 else rest * n.alpha)  # type: ignore[no-any-return]
+    return s + (rest if n.alpha == 1 else rest * n.alpha)
 
 
 elementwise("Swish", X=lambda op, n: _swish(op, n, n.X, n.Y))
@@ -107,7 +107,7 @@ def _swiglu_gate(op: Builder, n: NodeView) -> Var:
     """Swish'(A) B = s B + alpha Y (1 - s), for Y = Swish(A) B."""
     s = op.Sigmoid(n.A if n.alpha == 1 else n.A * n.alpha)
     rest = n.Y * (1 - s)
-    return s * n.B + (rest if n.alpha == 1 else rest * n.alpha)  # type: ignore[no-any-return]
+    return s * n.B + (rest if n.alpha == 1 else rest * n.alpha)
 
 
 elementwise(
@@ -125,7 +125,7 @@ def _mish(op: Builder, n: NodeView) -> Var:
     s = op.Sigmoid(n.X)
     w = s * (2 - s)
     t = w / (2 - w)
-    return t + n.X * s * (1 - t * t)  # type: ignore[no-any-return]
+    return t + n.X * s * (1 - t * t)
 
 
 elementwise("Mish", X=_mish)
@@ -140,7 +140,7 @@ def _gelu_erf(op: Builder, n: NodeView) -> Var:
     exponent."""
     u = n.X * math.sqrt(0.5)
     bell = u * op.Exp(op.like(-0.5 * math.log(math.pi), u) - u * u)
-    return op.Erf(u) * 0.5 + 0.5 + bell  # type: ignore[no-any-return]
+    return op.Erf(u) * 0.5 + 0.5 + bell
 
 
 def _gelu_tanh(op: Builder, n: NodeView) -> Var:
@@ -148,7 +148,7 @@ def _gelu_tanh(op: Builder, n: NodeView) -> Var:
     a = 2 * math.sqrt(2 / math.pi)
     bxx = n.X * n.X * (a * 0.044715)
     s = op.Sigmoid(n.X * (bxx + a))
-    return s + n.Y * (1 - s) * (bxx * 3 + a)  # type: ignore[no-any-return]
+    return s + n.Y * (1 - s) * (bxx * 3 + a)
 
 
 elementwise("Gelu", X=_gelu)

@@ -23,7 +23,7 @@ def _reciprocal(op: Builder, n: NodeView, x: Var) -> Var:
     if may_be_dropped(op, n):
         b = divisor(op, n, n.X)
         return -(x / b / b)
-    return -(x * (n.Y * n.Y))  # type: ignore[no-any-return]
+    return -(x * (n.Y * n.Y))
 
 
 elementwise("Reciprocal", X=times(_reciprocal))

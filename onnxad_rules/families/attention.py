@@ -22,7 +22,7 @@ def _heads(op: Builder, x: Var, count: int | None) -> Var:
     per_head = size // count if isinstance(size, int) else -1
     lead = [extent(op, x, 0), extent(op, x, 1)]
     split = reshape(op, x, [*lead, count, per_head]) if per_head != -1 else op.Reshape(x, [0, 0, count, -1])
-    return op.Transpose(split, perm=[0, 2, 1, 3])  # type: ignore[no-any-return]
+    return op.Transpose(split, perm=[0, 2, 1, 3])
 
 
 def _grouped(op: Builder, x: Var, kv: Var) -> Var:
@@ -46,7 +46,7 @@ def _scale(op: Builder, n: NodeView, q: Var) -> Var:
     size = extent(op, q, 3)
     if isinstance(size, int):
         return op.like(1 / math.sqrt(size), q)
-    return op.Reciprocal(op.Sqrt(op.cast_like(op.scalar(size), q)))  # type: ignore[no-any-return]
+    return op.Reciprocal(op.Sqrt(op.cast_like(op.scalar(size), q)))
 
 
 def _allowed(op: Builder, n: NodeView, q: Var, k: Var) -> Var | None:
@@ -90,7 +90,7 @@ def _bias(op: Builder, n: NodeView, q: Var, k: Var) -> Var | None:
             allowed = mask if allowed is None else op.And(mask, allowed)
             mask = None
     if allowed is None:
-        return mask  # type: ignore[no-any-return]
+        return mask
     return op.where(allowed, op.like(0, q) if mask is None else mask, op.like(-np.inf, q))
 
 
@@ -101,7 +101,7 @@ def _as_long(op: Builder, n: NodeView, mask: Var, k: Var) -> Var:
         return mask
     missing = op.const([want]) if isinstance(want, int) else want
     fill = op.const(False) if mask.dtype == DataType.BOOL else op.like(-np.inf, mask)
-    return op.Pad(mask, op.Concat(op.const([0]), missing - have, axis=0), fill, [-1])  # type: ignore[no-any-return]
+    return op.Pad(mask, op.Concat(op.const([0]), missing - have, axis=0), fill, [-1])
 
 
 @decompose("Attention")

@@ -38,9 +38,7 @@ def _push_if(op: Builder, n: NodeView, tangents: Mapping[Value, Var]) -> list[Va
 
 
 @control("If", forward=_push_if)
-def _pull_if(
-    op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iterable[Value]
-) -> list[tuple[Value, Var]]:
+def _pull_if(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iterable[Value]) -> list[tuple[Value, Var]]:
     """A second If on the same condition. What its branches read of the first comes as further results of the first."""
     node, branches = n.node, _branches(n.node)
     condition = node.inputs[0]
@@ -94,9 +92,7 @@ def _provide(op: Builder, node: Node, adjoints: Sequence[Adjoint]) -> None:
             _yield(op, node, adjoints, (None, w), repeats)
 
 
-def _yield(
-    op: Builder, node: Node, adjoints: Sequence[Adjoint], values: Sequence[Value | None], exact: bool
-) -> None:
+def _yield(op: Builder, node: Node, adjoints: Sequence[Adjoint], values: Sequence[Value | None], exact: bool) -> None:
     """One more result of an If: a value of each branch, or an unused one of that type."""
     t = next(v.type for v in values if v is not None)
     result = add_result(node, t)

@@ -102,7 +102,7 @@ def _span(op: Builder, g: Geometry, kernel: Var) -> tuple[int, ...] | Var:
     """The extents of a dilated kernel, at run time where shapes do not tell them."""
     if (known := g.span()) is not None:
         return known
-    return (op.Shape(kernel, start=2) - 1) * list(g.dilations) + 1  # type: ignore[no-any-return]
+    return (op.Shape(kernel, start=2) - 1) * list(g.dilations) + 1
 
 
 def conv_geometry(op: Builder, n: NodeView) -> Geometry:
@@ -146,7 +146,7 @@ def padded(op: Builder, x: Var, g: Geometry) -> Var:
     """The image with its pads."""
     if isinstance(g.begin, tuple) and isinstance(g.end, tuple):
         return op.Pad(x, list(g.pads()), None, g.axes) if any(g.pads()) else x
-    return op.Pad(x, op.Concat(g.begin, g.end, axis=0), None, g.axes)  # type: ignore[no-any-return]
+    return op.Pad(x, op.Concat(g.begin, g.end, axis=0), None, g.axes)
 
 
 def cropped(op: Builder, x: Var, g: Geometry, like: Var, begin: Var | None = None) -> Var:
@@ -155,7 +155,7 @@ def cropped(op: Builder, x: Var, g: Geometry, like: Var, begin: Var | None = Non
         return x
     extents = op.shape_of(like.shape[2:]) if like.shape is not None else op.Shape(like, start=2)
     start = op.const([0] * g.spatial) if begin is None else begin
-    return op.Slice(x, start, extents if begin is None else begin + extents, g.axes)  # type: ignore[no-any-return]
+    return op.Slice(x, start, extents if begin is None else begin + extents, g.axes)
 
 
 # --- the three maps
@@ -186,13 +186,11 @@ def to_image(op: Builder, g: Geometry, grid: Var, kernel: Var, image: Var) -> Va
     small = None if grid.shape is None else numbers(grid.shape[2:])
     large = None if image.shape is None else numbers(image.shape[2:])
     if all(s == 1 for s in g.strides):
-        return op.ConvTranspose(grid, kernel, **g.attributes())  # type: ignore[no-any-return]
+        return op.ConvTranspose(grid, kernel, **g.attributes())
     if span is not None and small is not None and large is not None:
         begin_end = zip(large, small, g.strides, span, g.pads()[: g.spatial], g.pads()[g.spatial :], strict=True)
         rest = tuple(x - ((o - 1) * s + k - b - e) for x, o, s, k, b, e in begin_end)
-        return op.ConvTranspose(  # type: ignore[no-any-return]
-            grid, kernel, **g.attributes(), output_padding=rest if any(rest) else None
-        )
+        return op.ConvTranspose(grid, kernel, **g.attributes(), output_padding=rest if any(rest) else None)
     out = op.ConvTranspose(grid, kernel, **g.attributes(), output_padding=_unless_zero(g.strides))
     return cropped(op, out, g, image)
 
@@ -229,10 +227,10 @@ def _flipped(op: Builder, g: Geometry, grid: Var, kernel: Var) -> Var | None:
     if turned is None or k is None or not isinstance(k[0], int) or not isinstance(k[1], int):
         return None
     if g.group > 1 and k[:2] == (g.group, 1):
-        return op.Conv(grid, _flip(op, g, kernel), **turned.attributes())  # type: ignore[no-any-return]
+        return op.Conv(grid, _flip(op, g, kernel), **turned.attributes())
     if g.group == 1 and k[0] < k[1]:
         back = op.Transpose(_flip(op, g, kernel), perm=[1, 0, *g.axes])
-        return op.Conv(grid, back, **turned.attributes())  # type: ignore[no-any-return]
+        return op.Conv(grid, back, **turned.attributes())
     return None
 
 
@@ -250,7 +248,7 @@ def to_kernel(op: Builder, g: Geometry, image: Var, grid: Var, kernel: Var) -> V
         turned = _turned(g) if math.prod(taps) > 1 else None
         if turned is not None:
             found = _to_kernel(op, turned, taps, inside, out, grid, image)
-            return op.Transpose(_flip(op, g, found), perm=[1, 0, *g.axes])  # type: ignore[no-any-return]
+            return op.Transpose(_flip(op, g, found), perm=[1, 0, *g.axes])
     if taps is None:
         return cropped(op, _by_convolution(op, g, inside, image, grid), g, kernel)
     return _to_kernel(op, g, taps, out, inside, image, grid)
@@ -264,7 +262,7 @@ def _to_kernel(
     if few and math.prod(taps) > MANY_TAPS:
         found = _by_convolution(op, g, inside, image, grid)
         count = [0] * g.spatial
-        return op.Slice(found, count, list(taps), g.axes)  # type: ignore[no-any-return]
+        return op.Slice(found, count, list(taps), g.axes)
     plain = math.prod(taps) == 1 and not any(g.pads()) and all(s == 1 for s in g.strides)
     places = None if image.shape is None or grid.shape is None else numbers(image.shape[2:] + grid.shape[2:])
     if plain or few or places is None or not isinstance(out, int) or not isinstance(inside, int):
@@ -295,7 +293,7 @@ def _by_gather(op: Builder, g: Geometry, taps: tuple[int, ...], out: int, inside
     columns = reshape(op, op.Gather(rows, index, axis=1), [total, math.prod(taps) * inside])
     left = reshape(op, op.Transpose(grid, perm=[1, 0, *g.axes]), [out, total])
     product = op.Reshape(op.Gemm(left, columns), [out, *taps, inside])
-    return op.Transpose(product, perm=[0, r + 1, *range(1, r + 1)])  # type: ignore[no-any-return]
+    return op.Transpose(product, perm=[0, r + 1, *range(1, r + 1)])
 
 
 def _by_products(
@@ -332,7 +330,7 @@ def _by_convolution(op: Builder, g: Geometry, inside: int | Var, image: Var, gri
         )
         flat = reshape(op, split, [inside, batch * g.group, *sides])
     turned = replace(g, strides=g.dilations, dilations=g.strides)
-    return op.Transpose(op.Conv(flat, op.Transpose(grid, perm=perm), **turned.attributes()), perm=perm)  # type: ignore[no-any-return]
+    return op.Transpose(op.Conv(flat, op.Transpose(grid, perm=perm), **turned.attributes()), perm=perm)
 
 
 # --- the operators

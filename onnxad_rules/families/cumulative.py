@@ -33,7 +33,7 @@ def _cumprod(op: Builder, n: NodeView, t: Any) -> Var:
     axis = _behind_rows(op, n.axis)
     others = op.CumProd(op.where(here, 1, x), axis, **how)
     own = op.CumSum(op.where(here, t.x, 0), axis, **how)
-    return smooth + op.ReduceSum(own * others, [0], keepdims=0)  # type: ignore[no-any-return]
+    return smooth + op.ReduceSum(own * others, [0], keepdims=0)
 
 
 def _behind_rows(op: Builder, axis: Var) -> Var:

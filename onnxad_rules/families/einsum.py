@@ -101,12 +101,7 @@ def _differs(large: Var, small: Var) -> bool:
     broadcast, though runtimes do.
     """
     a, b = large.shape, small.shape
-    return (
-        a is not None
-        and b is not None
-        and len(a) == len(b)
-        and any(y == 1 != x for x, y in zip(a, b, strict=True))
-    )
+    return a is not None and b is not None and len(a) == len(b) and any(y == 1 != x for x, y in zip(a, b, strict=True))
 
 
 multilinear("Einsum", Inputs=_einsum)

@@ -32,9 +32,7 @@ def _varied_states(loop: LoopView, start: set[int], sources: Iterable[Value], ru
     varied, sources = set(start), list(sources)
     states, after = loop.states, loop.next_states
     while True:
-        reached = varying(
-            loop.region.nodes, [*sources, *(states[k] for k in varied)], rules, loop.op.captures
-        )[0]
+        reached = varying(loop.region.nodes, [*sources, *(states[k] for k in varied)], rules, loop.op.captures)[0]
         new = {k for k, v in enumerate(after) if v in reached and is_floating(v.type)} - varied
         if not new:
             return varied
@@ -97,9 +95,7 @@ class _Scanned:
 
 @control("Loop", forward=_push_loop)
 @control("Scan", forward=_push_loop)
-def _pull_loop(
-    op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iterable[Value]
-) -> list[tuple[Value, Var]]:
+def _pull_loop(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iterable[Value]) -> list[tuple[Value, Var]]:
     wanted = set(wanted)
     loop = LoopView(op, n.node)
     cts = [*cts, *[None] * (len(n.node.outputs) - len(cts))]

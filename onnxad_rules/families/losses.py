@@ -28,11 +28,11 @@ def _loss(op: Builder, n: NodeView, log_prob: Var, labels: Var, weights: Var | N
     if weight is not None:
         loss = loss * weight
     if n.reduction == "none":
-        return loss  # type: ignore[no-any-return]
+        return loss
     if n.reduction == "mean" and weight is None:
-        return op.ReduceMean(loss, keepdims=0)  # type: ignore[no-any-return]
+        return op.ReduceMean(loss, keepdims=0)
     total = op.ReduceSum(loss, keepdims=0)
-    return total / op.ReduceSum(weight, keepdims=0) if n.reduction == "mean" else total  # type: ignore[no-any-return]
+    return total / op.ReduceSum(weight, keepdims=0) if n.reduction == "mean" else total
 
 
 @decompose("NegativeLogLikelihoodLoss")

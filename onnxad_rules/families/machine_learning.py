@@ -26,7 +26,7 @@ DOMAIN = "ai.onnx.ml"
 
 
 def _single(op: Builder, x: Var) -> Var:
-    return op.Cast(x, to=int(DataType.FLOAT))  # type: ignore[no-any-return]
+    return op.Cast(x, to=int(DataType.FLOAT))
 
 
 def _vector(op: Builder, numbers: Sequence[float]) -> Var:
@@ -46,7 +46,7 @@ def _scores(op: Builder, n: NodeView, x: Var, rows: int) -> Var:
     x = _single(op, x)
     if x.rank == 1:
         x = op.Unsqueeze(x, [0])
-    return op.MatMul(x, op.const(np.ascontiguousarray(weights.T)))  # type: ignore[no-any-return]
+    return op.MatMul(x, op.const(np.ascontiguousarray(weights.T)))
 
 
 def _transformed(op: Builder, n: NodeView, z: Var, t: Var) -> Var:
@@ -98,22 +98,22 @@ def _kernel(op: Builder, n: NodeView, x: Var, vectors: np.ndarray[Any, Any]) -> 
     kind = n.kernel_type
     dot = op.MatMul(x, op.const(np.ascontiguousarray(vectors.T)))
     if kind == "LINEAR":
-        return dot  # type: ignore[no-any-return]
+        return dot
     if kind == "RBF":  # exp(-gamma |x - v|^2)
         norms = op.const(np.square(vectors).sum(1))
         square = op.ReduceSum(x * x, [1], keepdims=1)
-        return op.Exp((square - dot * op.like(2, x) + norms) * op.like(-gamma, x))  # type: ignore[no-any-return]
+        return op.Exp((square - dot * op.like(2, x) + norms) * op.like(-gamma, x))
     inner = dot * op.like(gamma, x) + op.like(shift, x)
     if kind == "POLY":
-        return op.Pow(inner, op.like(degree, x))  # type: ignore[no-any-return]
+        return op.Pow(inner, op.like(degree, x))
     if kind == "SIGMOID":
-        return op.Tanh(inner)  # type: ignore[no-any-return]
+        return op.Tanh(inner)
     raise _refuse(n, f"the specification has no kernel {kind!r}")
 
 
 def _examples(op: Builder, x: Var) -> Var:
     x = _single(op, x)
-    return op.Unsqueeze(x, [0]) if x.rank == 1 else x  # type: ignore[no-any-return]
+    return op.Unsqueeze(x, [0]) if x.rank == 1 else x
 
 
 def _bias(op: Builder, n: NodeView, index: int = 0) -> Var:
@@ -131,7 +131,7 @@ def _svm_regressor(op: Builder, n: NodeView) -> Var:
     coefficients = np.asarray(n.coefficients, np.float32).reshape(-1, 1)
     if count > 0:
         x = _kernel(op, n, x, np.asarray(n.support_vectors, np.float32).reshape(count, -1))
-    return op.MatMul(x, op.const(coefficients)) + _bias(op, n)  # type: ignore[no-any-return]
+    return op.MatMul(x, op.const(coefficients)) + _bias(op, n)
 
 
 def _pair_weights(sizes: Sequence[int], coefficients: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -183,9 +183,9 @@ def _transform(op: Builder, n: NodeView, scores: Var) -> Var:
     if kind == "NONE":
         return scores
     if kind == "LOGISTIC":
-        return op.Sigmoid(scores)  # type: ignore[no-any-return]
+        return op.Sigmoid(scores)
     if kind == "SOFTMAX":
-        return op.Softmax(scores, axis=-1)  # type: ignore[no-any-return]
+        return op.Softmax(scores, axis=-1)
     raise _refuse(n, f"post_transform {kind!r} is not differentiated here")
 
 
@@ -212,7 +212,7 @@ def _normalizer(op: Builder, n: NodeView, t: Any) -> Var:
         d = op.Sqrt(op.ReduceSum(op.Mul(x, x), [-1], keepdims=1))
         dd = op.ReduceSum(y * dx, [-1], keepdims=1)
     nothing = op.Equal(d, op.like(0, d))
-    return op.Where(nothing, dx, (dx - y * dd) / op.where(nothing, 1, d))  # type: ignore[no-any-return]
+    return op.Where(nothing, dx, (dx - y * dd) / op.where(nothing, 1, d))
 
 
 @decompose("FeatureVectorizer", domain=DOMAIN)
@@ -227,7 +227,7 @@ def _feature_vectorizer(op: Builder, n: NodeView) -> Var:
             room = op.Max(op.const([size]) - op.extent(x, 1), op.const([0]))
             x = op.Pad(op.Slice(x, [0], [size], [1]), op.Concat([0], room, axis=0), None, [1])
         columns.append(x)
-    return op.Concat(*columns, axis=1)  # type: ignore[no-any-return]
+    return op.Concat(*columns, axis=1)
 
 
 @pushforward("Imputer", domain=DOMAIN)

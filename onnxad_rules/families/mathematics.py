@@ -15,9 +15,7 @@ elementwise("Log", input=times(lambda op, n, x: x / positive(op, n.input)))
 # PyTorch: 0 at 0
 elementwise("Abs", X=lambda op, n: op.Sign(n.X))
 # 2/sqrt(pi) exp(-x^2)
-elementwise(
-    "Erf", input=lambda op, n: op.Exp(op.like(math.log(2 / math.sqrt(math.pi)), n.input) - n.input * n.input)
-)
+elementwise("Erf", input=lambda op, n: op.Exp(op.like(math.log(2 / math.sqrt(math.pi)), n.input) - n.input * n.input))
 
 elementwise("Sin", input=lambda op, n: op.Cos(n.input))
 elementwise("Cos", input=times(lambda op, n, x: -(x * op.Sin(n.input))))
@@ -54,16 +52,14 @@ def _base(op: Builder, n: NodeView, x: Var) -> Var | None:
     if p == 0.5:
         return x * 0.5 / positive(op, factor(op, n, n.Z, certain=True))
     if p == 2:
-        return x * (n.X + n.X)  # type: ignore[no-any-return]
+        return x * (n.X + n.X)
     if p == 3:
-        return x * (n.X * n.X * 3)  # type: ignore[no-any-return]
+        return x * (n.X * n.X * 3)
     if p > 1:
         return x * (factor(op, n, op.Pow(n.X, _exponent(op, n, p - 1)), certain=p != int(p)) * p)
     # infinite at 0: dividing by X^(1-Y) keeps zero times it zero; a whole power may be negative
     power = op.Pow(n.X, _exponent(op, n, 1 - p))
-    return (
-        x * p / (divisor(op, n, power) if p == int(p) else positive(op, factor(op, n, power, certain=True)))
-    )
+    return x * p / (divisor(op, n, power) if p == int(p) else positive(op, factor(op, n, power, certain=True)))
 
 
 def _exponent(op: Builder, n: NodeView, p: float) -> Var:

@@ -114,7 +114,7 @@ def _average_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
             attributes = {"kernel_shape": g.kernel, "dilations": g.attributes()["dilations"]}
             if any(pads):
                 attributes |= {"pads": tuple(pads), "count_include_pad": 1}
-            return op.AveragePool(ct, **attributes)  # type: ignore[no-any-return]
+            return op.AveragePool(ct, **attributes)
     return window_spread(op, g, ct / counts, n.X)
 
 
@@ -130,7 +130,7 @@ def _max_pool(op: Builder, n: NodeView, t: Var) -> Var:
     if places is None or n.storage_order:
         again = {k: a for k, a in n.node.attributes.items() if k != "storage_order"}
         _, places = op.MaxPool(n.X, outputs=2, **again)
-    return op.Gather(op.Reshape(t, [-1]), places, axis=0)  # type: ignore[no-any-return]
+    return op.Gather(op.Reshape(t, [-1]), places, axis=0)
 
 
 pushforward("MaxPool", X=_max_pool)
@@ -139,7 +139,7 @@ pushforward("MaxPool", X=_max_pool)
 def _unpool_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
     """The cotangent at the places that were written."""
     if n.output_shape is None:
-        return op.Gather(op.Reshape(ct, [-1]), n.I, axis=0)  # type: ignore[no-any-return]
+        return op.Gather(op.Reshape(ct, [-1]), n.I, axis=0)
     # Runtimes disagree about what places mean in another shape (the one inferred, or `output_shape`): unpool the
     # number of each element to see where the runtime put it; in two digits, which are exact in single precision.
     size = op.Size(n.X)
@@ -148,7 +148,7 @@ def _unpool_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
 
     def where(digit: Var) -> Var:
         marks = op.Cast(digit, to=int(DataType.FLOAT))
-        return op.Cast(op.MaxUnpool(marks, n.I, n.output_shape, **n.node.attributes), to=int(DataType.INT64))  # type: ignore[no-any-return]
+        return op.Cast(op.MaxUnpool(marks, n.I, n.output_shape, **n.node.attributes), to=int(DataType.INT64))
 
     source = where(number / base) * base + where(op.Mod(number, base) + 1)  # 0 where nothing was put
     zeros = op.Expand(op.like(0, ct), op.Unsqueeze(size, [0]) + 1)
@@ -190,7 +190,7 @@ def _spatial_axes(op: Builder, n: NodeView) -> Var:
     rank = n.X.rank
     if rank is not None:
         return op.const(list(range(2, rank)))
-    return op.Range(op.const(2), op.scalar(op.rank(n.X)), op.const(1))  # type: ignore[no-any-return]
+    return op.Range(op.const(2), op.scalar(op.rank(n.X)), op.const(1))
 
 
 def _global_average_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
@@ -214,7 +214,7 @@ def _global_max(op: Builder, n: NodeView, t: Var) -> Var:
 def _global_lp(op: Builder, n: NodeView, t: Var) -> Var:
     terms, over = _power_terms(op, n.p, n.X, n.Y, t)
     summed = op.ReduceSum(terms, _spatial_axes(op, n), keepdims=1)
-    return summed if over is None else summed / over  # type: ignore[no-any-return]
+    return summed if over is None else summed / over
 
 
 linear("GlobalAveragePool", X=_global_average_transpose)

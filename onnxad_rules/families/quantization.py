@@ -21,9 +21,7 @@ def _scale(op: Builder, n: NodeView, ct: Var) -> Var:
     """ct (x - zero point), summed over the elements that share a scale: all, those of a place on `axis`, a
     block."""
     scale = n.x_scale
-    operands = [n.x.value, op.ones_like(scale).value] + (
-        [n.x_zero_point.value] if n.x_zero_point is not None else []
-    )
+    operands = [n.x.value, op.ones_like(scale).value] + ([n.x_zero_point.value] if n.x_zero_point is not None else [])
     unit = op.var(op.emit("DequantizeLinear", operands, dict(n.node.attributes))[0])
     share = ct * unit
     axis, block = n.node.attributes.get("axis", 1), n.node.attributes.get("block_size", 0)

@@ -22,14 +22,14 @@ from onnxad_rules.products import is_zero, rows_of_zeros
 def _sum(op: Builder, n: NodeView, x: Var) -> Var:
     """`x`, of the shape of the operand, summed as the operator reduces."""
     noop = n.noop_with_empty_axes or None
-    return op.ReduceSum(x, n.axes, keepdims=n.keepdims, noop_with_empty_axes=noop)  # type: ignore[no-any-return]
+    return op.ReduceSum(x, n.axes, keepdims=n.keepdims, noop_with_empty_axes=noop)
 
 
 def _kept(op: Builder, n: NodeView, y: Var) -> Var:
     """`y`, of the shape of the result, with the reduced axes in place, to broadcast against the operand."""
     if n.keepdims or n.axes is None or y.rank == 0:
         return y
-    return op.Unsqueeze(y, n.axes)  # type: ignore[no-any-return]
+    return op.Unsqueeze(y, n.axes)
 
 
 linear("ReduceSum", data=lambda op, n, ct: op.unreduce(ct, n.data, n.axes, n.keepdims))
@@ -138,7 +138,7 @@ def _prod(op: Builder, n: NodeView, t: Any) -> Var:
     """y sum(t / x) over the factors that are not zero; for each that is, t times the product of the
     others."""
     if n.noop_with_empty_axes and (n.axes is None or op.known(n.axes) == ()):
-        return t.data  # type: ignore[no-any-return]
+        return t.data
     x, zero = n.data, is_zero(op, n.data)
     smooth = n.reduced * _sum(op, n, op.where(zero, 0, t.data) / op.where(zero, 1, x))
     here = rows_of_zeros(op, zero)
@@ -146,7 +146,7 @@ def _prod(op: Builder, n: NodeView, t: Any) -> Var:
     axes = _axes_behind_rows(op, n)
     others = op.ReduceProd(op.where(here, 1, x), axes, **how)
     own = op.ReduceSum(op.where(here, t.data, 0), axes, **how)
-    return smooth + op.ReduceSum(own * others, [0], keepdims=0)  # type: ignore[no-any-return]
+    return smooth + op.ReduceSum(own * others, [0], keepdims=0)
 
 
 def _axes_behind_rows(op: Builder, n: NodeView) -> Var:
@@ -161,11 +161,11 @@ def _axes_behind_rows(op: Builder, n: NodeView) -> Var:
         return _all_axes(op, n)
     given = n.axes + op.Cast(op.GreaterOrEqual(n.axes, op.const(0)), to=int(DataType.INT64))
     if n.noop_with_empty_axes:
-        return given  # type: ignore[no-any-return]
+        return given
     # no axes at run time mean all of them, but for that of the rows
     none = op.Cast(op.Equal(op.Size(n.axes), op.const(0)), to=int(DataType.INT64))
     count = op.Mul(op.Reshape(none, [1]), op.rank(n.data) if rank is None else op.const([rank]))
-    return op.Concat(given, op.Slice(_all_axes(op, n), op.const([0]), count), axis=0)  # type: ignore[no-any-return]
+    return op.Concat(given, op.Slice(_all_axes(op, n), op.const([0]), count), axis=0)
 
 
 def _all_axes(op: Builder, n: NodeView) -> Var:
@@ -173,4 +173,4 @@ def _all_axes(op: Builder, n: NodeView) -> Var:
     rank = n.data.rank
     if rank is not None:
         return op.const(np.arange(1, rank + 1, dtype=np.int64))
-    return op.Add(op.iota(op.rank(n.data)), op.const(1))  # type: ignore[no-any-return]
+    return op.Add(op.iota(op.rank(n.data)), op.const(1))

@@ -37,9 +37,7 @@ def _samples(op: Builder, n: NodeView, size: Var, bins: int) -> tuple[Var, Var |
     return (i + half) / divisor, there, divisor
 
 
-def _axis_taps(
-    op: Builder, n: NodeView, axis: int, start: Var, size: Var, bins: int
-) -> tuple[Var, Var, Var | None]:
+def _axis_taps(op: Builder, n: NodeView, axis: int, start: Var, size: Var, bins: int) -> tuple[Var, Var, Var | None]:
     """The pixels along one axis that each bin reads, their weights, and which are there: [regions, bins, taps].
 
     For the average, the weights are divided by the number of samples.
@@ -81,13 +79,13 @@ def _roi_align(op: Builder, n: NodeView) -> Var:
     columns, column_weight, column_there = _axis_taps(op, n, 3, x1, size(x1, x2), width)
 
     def outer(a: Var) -> Var:  # [regions, height, 1, taps, 1]
-        return op.Unsqueeze(a, [2, 4])  # type: ignore[no-any-return]
+        return op.Unsqueeze(a, [2, 4])
 
     def inner(a: Var) -> Var:  # [regions, 1, width, 1, taps]
-        return op.Unsqueeze(a, [1, 3])  # type: ignore[no-any-return]
+        return op.Unsqueeze(a, [1, 3])
 
     def whole(a: Var) -> Var:
-        return op.Cast(a, to=DataType.INT64)  # type: ignore[no-any-return]
+        return op.Cast(a, to=DataType.INT64)
 
     pixels = product(op, [extent(op, image, a) for a in (2, 3)])
     place = outer(whole(rows) * op.extent(image, 3)) + inner(whole(columns))
@@ -116,7 +114,7 @@ def _roi_align(op: Builder, n: NodeView) -> Var:
 def _tap_count(op: Builder, n: NodeView, rows: Var, columns: Var) -> int | Var:
     """How many pixels each bin reads."""
     if n.sampling_ratio > 0:
-        return 4 * n.sampling_ratio**2  # type: ignore[no-any-return]
+        return 4 * n.sampling_ratio**2
     return product(op, [extent(op, rows, 2), extent(op, columns, 2)])
 
 
@@ -132,9 +130,7 @@ def _bin_mask(op: Builder, first: Var, last: Var, bins: int, side: Var) -> Var:
     low = op.Floor(i * step) + first
     high = op.Ceil((i + one) * step) + first
     pixel = op.iota(side, first.dtype)
-    return op.And(  # type: ignore[no-any-return]
-        op.GreaterOrEqual(pixel, op.Unsqueeze(low, [2])), op.Less(pixel, op.Unsqueeze(high, [2]))
-    )
+    return op.And(op.GreaterOrEqual(pixel, op.Unsqueeze(low, [2])), op.Less(pixel, op.Unsqueeze(high, [2])))
 
 
 @decompose("MaxRoiPool", zeros=("rois",))

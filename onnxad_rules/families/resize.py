@@ -51,7 +51,7 @@ def _scales(n: NodeView) -> tuple[float, ...] | None:
 
 
 def _crops(n: NodeView) -> bool:
-    return n.coordinate_transformation_mode == "tf_crop_and_resize"  # type: ignore[no-any-return]
+    return n.coordinate_transformation_mode == "tf_crop_and_resize"
 
 
 def _identity(op: Builder, x: Var, axis: int) -> Var:
@@ -60,7 +60,7 @@ def _identity(op: Builder, x: Var, axis: int) -> Var:
     if isinstance(d, int) and d <= 32:
         return op.const(np.eye(d), x.dtype)
     shape = op.shape_of([d, d])
-    return op.EyeLike(op.Expand(op.like(0, x), shape))  # type: ignore[no-any-return]
+    return op.EyeLike(op.Expand(op.like(0, x), shape))
 
 
 def _part(op: Builder, x: Var | None, *at: int) -> Var | None:
@@ -78,7 +78,7 @@ def axis_matrix(op: Builder, n: NodeView, index: int) -> Var:
     given = n.sizes is None
     scales, sizes = (_part(op, n.scales, index), None) if given else (None, _part(op, n.sizes, index))
     eye = _identity(op, n.X, axes[index])
-    return op.Resize(eye, roi, scales, sizes, **_attributes(n, axes=(1,)))  # type: ignore[no-any-return]
+    return op.Resize(eye, roi, scales, sizes, **_attributes(n, axes=(1,)))
 
 
 def _policy_matrix(op: Builder, n: NodeView, index: int) -> Var:
@@ -92,7 +92,7 @@ def _policy_matrix(op: Builder, n: NodeView, index: int) -> Var:
     spread = op.Expand(eye, op.Concat(op.const([1, 1]), op.Gather(extents, leader), axis=0))
     sizes = op.Concat(op.Gather(n.sizes, [index]), op.Gather(n.sizes, leader), axis=0)
     attributes = _attributes(n, axes=(1, 2), keep_aspect_ratio_policy=n.keep_aspect_ratio_policy)
-    return op.Gather(op.Resize(spread, None, None, sizes, **attributes), op.const(0), axis=2)  # type: ignore[no-any-return]
+    return op.Gather(op.Resize(spread, None, None, sizes, **attributes), op.const(0), axis=2)
 
 
 def _same(n: NodeView, index: int, scales: tuple[float, ...] | None) -> bool:
@@ -124,7 +124,7 @@ def _repeats(op: Builder, n: NodeView) -> tuple[int, ...] | None:
 def _transpose(op: Builder, n: NodeView, ct: Var) -> Var:
     repeats = _repeats(op, n)
     if repeats is not None:
-        return op.AveragePool(ct, kernel_shape=repeats, strides=repeats) * float(math.prod(repeats))  # type: ignore[no-any-return]
+        return op.AveragePool(ct, kernel_shape=repeats, strides=repeats) * float(math.prod(repeats))
     scales = _scales(n)
     for i, axis in enumerate(_axes(n)):
         if not _same(n, i, scales):
@@ -137,9 +137,9 @@ def along(op: Builder, x: Var, axis: int, matrix: Var) -> Var:
     rank = x.rank
     assert rank is not None
     if axis == rank - 2:
-        return op.MatMul(matrix, x)  # type: ignore[no-any-return]
+        return op.MatMul(matrix, x)
     if axis == rank - 1 and rank > 1:
-        return op.MatMul(x, op.swap(matrix))  # type: ignore[no-any-return]
+        return op.MatMul(x, op.swap(matrix))
     sides = [extent(op, x, a) for a in range(rank)]
     lead, rest = _product(op, sides[:axis]), _product(op, sides[axis + 1 :])
     flat = op.MatMul(matrix, reshape(op, x, [lead, sides[axis], rest]))
@@ -183,7 +183,7 @@ def _image(op: Builder, n: NodeView, index: int, slope: Var) -> Var:
     y = n.X
     for i, axis in enumerate(_axes(n)):
         y = along(op, y, axis, slope if i == index else op.swap(axis_matrix(op, n, i)))
-    return y  # type: ignore[no-any-return]
+    return y
 
 
 def _has_region(n: NodeView) -> bool:

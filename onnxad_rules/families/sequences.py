@@ -24,7 +24,7 @@ def _index(op: Builder, position: Var, sequence: Var) -> Var:
     known = op.known(position)
     if known is not None and isinstance(known[0], int) and known[0] >= 0:
         return position
-    return op.Where(op.Less(position, 0), position + op.SequenceLength(sequence), position)  # type: ignore[no-any-return]
+    return op.Where(op.Less(position, 0), position + op.SequenceLength(sequence), position)
 
 
 def _inserted(op: Builder, n: NodeView) -> Var | None:
@@ -33,12 +33,12 @@ def _inserted(op: Builder, n: NodeView) -> Var | None:
 
 
 def _insert_sequence(op: Builder, n: NodeView, ct: Var) -> Var:
-    return op.SequenceErase(ct, _inserted(op, n))  # type: ignore[no-any-return]
+    return op.SequenceErase(ct, _inserted(op, n))
 
 
 def _insert_tensor(op: Builder, n: NodeView, ct: Var) -> Var:
     at = _inserted(op, n)
-    return op.SequenceAt(ct, op.const(-1) if at is None else at)  # type: ignore[no-any-return]
+    return op.SequenceAt(ct, op.const(-1) if at is None else at)
 
 
 linear("SequenceInsert", input_sequence=_insert_sequence, tensor=_insert_tensor)
@@ -46,7 +46,7 @@ linear("SequenceInsert", input_sequence=_insert_sequence, tensor=_insert_tensor)
 
 def _erase(op: Builder, n: NodeView, ct: Var) -> Var:
     at = _index(op, op.const(-1) if n.position is None else n.position, n.input_sequence)
-    return op.SequenceInsert(ct, op.zeros_like(op.SequenceAt(n.input_sequence, at)), at)  # type: ignore[no-any-return]
+    return op.SequenceInsert(ct, op.zeros_like(op.SequenceAt(n.input_sequence, at)), at)
 
 
 linear("SequenceErase", input_sequence=_erase)
@@ -54,7 +54,7 @@ linear("SequenceErase", input_sequence=_erase)
 
 def _at(op: Builder, n: NodeView, ct: Var) -> Var:
     at = _index(op, n.position, n.input_sequence)
-    return op.SequenceInsert(op.SequenceErase(zeros(op, n.input_sequence.value), at), ct, at)  # type: ignore[no-any-return]
+    return op.SequenceInsert(op.SequenceErase(zeros(op, n.input_sequence.value), at), ct, at)
 
 
 linear("SequenceAt", input_sequence=_at)
@@ -62,7 +62,7 @@ linear("SequenceAt", input_sequence=_at)
 
 def _split(op: Builder, n: NodeView, ct: Var) -> Var:
     new = 1 if n.split is None and not n.keepdims else None
-    return op.ConcatFromSequence(ct, axis=n.axis, new_axis=new)  # type: ignore[no-any-return]
+    return op.ConcatFromSequence(ct, axis=n.axis, new_axis=new)
 
 
 linear("SplitToSequence", input=_split)
@@ -70,13 +70,13 @@ linear("SplitToSequence", input=_split)
 
 def _concat(op: Builder, n: NodeView, ct: Var) -> Var:
     if n.new_axis:
-        return op.SplitToSequence(ct, axis=n.axis, keepdims=0)  # type: ignore[no-any-return]
+        return op.SplitToSequence(ct, axis=n.axis, keepdims=0)
     body = op.region("extent")
     sequence = n.input_sequence
     x = body.graph.add_input("x", sequence.type.elem)
     body.graph.set_outputs([body.Shape(body.var(x), start=n.axis, end=n.axis + 1 if n.axis != -1 else None).value])
     (extents,) = op.emit("SequenceMap", [sequence.value], {"body": body.graph})
-    return op.SplitToSequence(ct, op.ConcatFromSequence(op.var(extents), axis=0), axis=n.axis)  # type: ignore[no-any-return]
+    return op.SplitToSequence(ct, op.ConcatFromSequence(op.var(extents), axis=0), axis=n.axis)
 
 
 linear("ConcatFromSequence", input_sequence=_concat)

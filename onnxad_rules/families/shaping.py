@@ -20,9 +20,7 @@ linear("Transpose", data=lambda op, n, ct: op.Transpose(ct, perm=_inverse(n.perm
 linear("Trilu", input=lambda op, n, ct: op.Trilu(ct, n.k, upper=n.upper))
 linear(
     "ReverseSequence",
-    input=lambda op, n, ct: op.ReverseSequence(
-        ct, n.sequence_lens, batch_axis=n.batch_axis, time_axis=n.time_axis
-    ),
+    input=lambda op, n, ct: op.ReverseSequence(ct, n.sequence_lens, batch_axis=n.batch_axis, time_axis=n.time_axis),
 )
 
 

@@ -19,8 +19,8 @@ def dft(
     flags = {"inverse": int(inverse) or None, "onesided": int(onesided) or None}
     count = None if length is None else op.scalar(length)
     if op.version < 20:
-        return op.DFT(x, count, axis=axis, **flags)  # type: ignore[no-any-return]
-    return op.DFT(x, count, op.const(axis) if isinstance(axis, int) else axis, **flags)  # type: ignore[no-any-return]
+        return op.DFT(x, count, axis=axis, **flags)
+    return op.DFT(x, count, op.const(axis) if isinstance(axis, int) else axis, **flags)
 
 
 def _axis(op: Builder, n: NodeView) -> int | Var:
@@ -38,13 +38,13 @@ def _size(op: Builder, x: Var, axis: int | Var) -> Var:
     """The extent of an axis that only the run may know, of shape [1]."""
     if isinstance(axis, int):
         return op.extent(x, axis)
-    return op.Gather(op.shape(x), op.Reshape(axis, [1]))  # type: ignore[no-any-return]
+    return op.Gather(op.shape(x), op.Reshape(axis, [1]))
 
 
 def _length(op: Builder, n: NodeView, axis: int | Var) -> Var:
     """How many samples are transformed, of shape [1]."""
     if n.dft_length is not None:
-        return op.Reshape(n.dft_length, [1])  # type: ignore[no-any-return]
+        return op.Reshape(n.dft_length, [1])
     size = _size(op, n.input, axis)
     return (size - 1) * 2 if n.inverse and n.onesided else size
 
@@ -67,10 +67,10 @@ def _fit(op: Builder, x: Var, axis: int | Var, have: Var, want: Var) -> Var:
 def _along(op: Builder, vector: Var, like: Var, axis: int | Var) -> Var:
     """A vector along an axis of `like`, so that it broadcasts against it."""
     if isinstance(axis, int) and like.rank is not None:
-        return op.Unsqueeze(vector, [a for a in range(like.rank) if a != axis % like.rank])  # type: ignore[no-any-return]
+        return op.Unsqueeze(vector, [a for a in range(like.rank) if a != axis % like.rank])
     rank = op.rank(like)
     here = op.Equal(op.iota(rank), op.Mod((op.const(axis) if isinstance(axis, int) else axis) + rank, rank))
-    return op.Reshape(vector, op.Where(here, op.extent(vector, 0), op.const([1])))  # type: ignore[no-any-return]
+    return op.Reshape(vector, op.Where(here, op.extent(vector, 0), op.const([1])))
 
 
 def _dft_transpose(op: Builder, n: NodeView, ct: Var) -> Var:

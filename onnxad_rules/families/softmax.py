@@ -20,7 +20,7 @@ def _softmax(op: Builder, n: NodeView, x: Var) -> Var:
     if may_be_dropped(op, n):
         y = op.where(op.IsNaN(y), 0, y)
     weighted = y * x
-    return weighted - y * op.ReduceSum(weighted, [n.axis], keepdims=1)  # type: ignore[no-any-return]
+    return weighted - y * op.ReduceSum(weighted, [n.axis], keepdims=1)
 
 
 @pair("Softmax", forward=lambda op, n, ts: [_softmax(op, n, ts[0])])

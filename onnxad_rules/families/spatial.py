@@ -93,7 +93,7 @@ def _affine_grid(op: Builder, n: NodeView, ct: Var) -> Var:
     base = reshape(op, base, [points, axes])
     ones = op.expand_to(op.like(1, ct), op.Slice(base, [0], [1], [1]))
     ct = reshape(op, ct, [extent(op, n.theta, 0), points, axes])
-    return op.MatMul(op.swap(ct), op.Concat(base, ones, axis=1))  # type: ignore[no-any-return]
+    return op.MatMul(op.swap(ct), op.Concat(base, ones, axis=1))
 
 
 linear("AffineGrid", theta=_affine_grid)
@@ -178,7 +178,7 @@ def _part(op: Builder, x: Var, i: int) -> int | Var:
     found = op.known(x)
     if found is not None and isinstance(found[i], int):
         return found[i]
-    return op.Slice(x, [i], [i + 1], [0])  # type: ignore[no-any-return]
+    return op.Slice(x, [i], [i + 1], [0])
 
 
 def _col2im(op: Builder, n: NodeView, ct: Var) -> Var:
@@ -211,4 +211,3 @@ def _tensor(op: Builder, extent: int | Var) -> Var:
 
 
 linear("Col2Im", input=_col2im)
-

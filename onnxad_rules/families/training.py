@@ -32,7 +32,7 @@ def _regularized(op: Builder, n: NodeView, x: Var, g: Var) -> Var:
 def _root(op: Builder, x: Var) -> Var:
     """The square root of sums of squares; its derivative at 0, where everything squared is 0, is 0."""
     tiny = float(np.finfo(x.dtype.numpy()).tiny)
-    return op.Sqrt(op.Max(x, op.like(tiny, x)))  # type: ignore[no-any-return]
+    return op.Sqrt(op.Max(x, op.like(tiny, x)))
 
 
 @decompose("Momentum", domain=DOMAIN)

@@ -55,9 +55,7 @@ def onnxruntime_runner(model):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [i.name for i in session.get_inputs()]
     return lambda inputs: session.run(None, dict(zip(names, inputs, strict=False)))
 
@@ -133,9 +131,7 @@ def test_round_trip(chunk):
             found = results(runner, candidate, data)
             for was, recorded, now in zip(original, data, found, strict=True):
                 if close(was, recorded[1], case.rtol, case.atol):
-                    assert close(now, recorded[1], case.rtol, case.atol), (
-                        f"{case.name}: not what was recorded"
-                    )
+                    assert close(now, recorded[1], case.rtol, case.atol), f"{case.name}: not what was recorded"
                 elif not random:
                     assert close(now, was, 1e-6, 1e-7), f"{case.name}: not what the original gives"
         compared += 1

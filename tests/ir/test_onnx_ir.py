@@ -80,9 +80,7 @@ def test_notes_and_quantization():
     q.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="k")
     m = from_onnx_ir(onnx_ir.from_proto(proto))
     assert print_model(m).count("note") == 2 and 'quantization("SCALE_TENSOR": %k)' in print_model(m)
-    assert (
-        onnx_ir.to_proto(to_onnx_ir(m)).graph.quantization_annotation == proto.graph.quantization_annotation
-    )
+    assert onnx_ir.to_proto(to_onnx_ir(m)).graph.quantization_annotation == proto.graph.quantization_annotation
 
 
 def test_outer_values_yielded_by_a_branch_are_copied():

@@ -30,9 +30,7 @@ def run(proto: onnx.ModelProto, **inputs):
     onnx.checker.check_model(proto)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, inputs)
 
 
@@ -160,13 +158,9 @@ def test_attributes_of_every_kind():
     node = helper.make_node("Op", ["x"], ["y"], domain="my", **attributes)
     node.attribute.append(helper.make_attribute("e", [], attr_type=onnx.AttributeProto.FLOATS))
     node.attribute.append(
-        helper.make_attribute(
-            "tp", helper.make_tensor_type_proto(1, [2]), attr_type=onnx.AttributeProto.TYPE_PROTO
-        )
+        helper.make_attribute("tp", helper.make_tensor_type_proto(1, [2]), attr_type=onnx.AttributeProto.TYPE_PROTO)
     )
-    inner = helper.make_graph(
-        [helper.make_node("Neg", ["x"], ["z"])], "inner", [], [onnx.ValueInfoProto(name="z")]
-    )
+    inner = helper.make_graph([helper.make_node("Neg", ["x"], ["z"])], "inner", [], [onnx.ValueInfoProto(name="z")])
     node.attribute.append(helper.make_attribute("gs", [inner, inner]))
     x, y = helper.make_tensor_value_info("x", 1, [2]), helper.make_tensor_value_info("y", 1, [2])
     proto = helper.make_model(
@@ -224,9 +218,7 @@ def test_odd_names_survive():
     odd = ['a b"c', "x:0", "ünï→", "a\\n", "%x", "?", "y,z"]
     nodes = [helper.make_node("Neg", [a], [b]) for a, b in zip(["x", *odd], [*odd, "out"], strict=True)]
     x, y = helper.make_tensor_value_info("x", 1, [2]), helper.make_tensor_value_info("out", 1, [2])
-    proto = helper.make_model(
-        helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)]
-    )
+    proto = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
     assert to_proto(lifted(proto)).SerializeToString() == proto.SerializeToString()
 
 
@@ -281,9 +273,7 @@ def branch(yields: str):
       else_branch = e () => (float[2] r, float[2] s) { r = Abs(h) s = Abs(w) }> }"""
     m = lifted(model(text))
     then = m.graph.nodes[1].regions[0]
-    named = {
-        v.name: v for v in (*m.graph.inputs, *m.graph.constants, m.graph.nodes[0].outputs[0], *then.constants)
-    }
+    named = {v.name: v for v in (*m.graph.inputs, *m.graph.constants, m.graph.nodes[0].outputs[0], *then.constants)}
     named["p"] = then.nodes[0].outputs[0]
     then.set_outputs([named[n] for n in yields.split()])
     verify(m)
@@ -307,9 +297,7 @@ def test_outputs_of_a_scan(yields):
     > (x, xs) }"""
     m = lifted(model(text))
     body = m.graph.nodes[0].regions[0]
-    named = {v.name: v for v in (*m.graph.inputs, *body.inputs, *body.constants)} | {
-        "z": body.nodes[0].outputs[0]
-    }
+    named = {v.name: v for v in (*m.graph.inputs, *body.inputs, *body.constants)} | {"z": body.nodes[0].outputs[0]}
     body.set_outputs([named[n] for n in yields.split()])
     verify(m)
     state, stacked = X, []
@@ -381,9 +369,7 @@ def test_nodes_out_of_order_are_sorted_stably():
     m = lifted(shuffled)
     assert [n.op_type for n in m.graph.nodes] == ["Abs", "Exp", "Neg", "If", "Tanh"]
     for c in (True, False):
-        np.testing.assert_array_equal(
-            run(to_proto(m), x=X, c=np.array(c))[0], run(proto, x=X, c=np.array(c))[0]
-        )
+        np.testing.assert_array_equal(run(to_proto(m), x=X, c=np.array(c))[0], run(proto, x=X, c=np.array(c))[0])
 
 
 def test_sorting_leaves_no_trace_of_the_first_try():
@@ -396,9 +382,7 @@ def test_sorting_leaves_no_trace_of_the_first_try():
 
 
 def test_a_cycle_is_refused_and_named():
-    proto = model(
-        "g (float[2] x) => (float[2] y) { a = Add(x, c) b = Neg(a) c = Abs(b) y = Exp(c) z = Exp(x) }"
-    )
+    proto = model("g (float[2] x) => (float[2] y) { a = Add(x, c) b = Neg(a) c = Abs(b) y = Exp(c) z = Exp(x) }")
     with pytest.raises(ModelError, match="cycle") as e:
         from_proto(proto)
     assert all(name in str(e.value) for name in ('Add "a"', 'Neg "b"', 'Abs "c"'))
@@ -433,9 +417,7 @@ def test_broken_names(text, message):
 
 
 def test_a_missing_default_domain_is_one_clear_error():
-    proto = model(
-        "g (float[2] x) => (float[2] y) { y = Neg(x) }", '<ir_version: 8, opset_import: ["my" : 1]>\n'
-    )
+    proto = model("g (float[2] x) => (float[2] y) { y = Neg(x) }", '<ir_version: 8, opset_import: ["my" : 1]>\n')
     with pytest.raises(ModelError, match="default domain"):
         from_proto(proto)
 

@@ -54,10 +54,7 @@ def test_against_onnx(op):
 def infer(op, shapes, dtypes=None, outputs=1, **attributes):
     graph = Graph("g")
     dtypes = dtypes or [DataType.FLOAT] * len(shapes)
-    inputs = [
-        graph.add_input(f"x{i}", TensorType(d, s))
-        for i, (d, s) in enumerate(zip(dtypes, shapes, strict=True))
-    ]
+    inputs = [graph.add_input(f"x{i}", TensorType(d, s)) for i, (d, s) in enumerate(zip(dtypes, shapes, strict=True))]
     node = graph.append(Node(op, inputs, attributes, [""] * outputs))
     Inference(Model(graph, {"": 28})).node(node)
     return node.outputs[0].shape

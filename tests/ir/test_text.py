@@ -204,9 +204,7 @@ def test_types(t, text):
 def test_names_of_any_characters(name):
     g = Graph(name)
     x = g.add_input(name or "x", F)
-    n = g.append(
-        Node(name or "Op", [x], {name or "a": 1.5}, [name + "y"], domain=name, name=name, overload=name)
-    )
+    n = g.append(Node(name or "Op", [x], {name or "a": 1.5}, [name + "y"], domain=name, name=name, overload=name))
     g.set_outputs(n.outputs)
     m = Model(g, {"": 21, name: 1}, producer_name=name)
     body = Graph(name)
@@ -230,9 +228,7 @@ def test_printing_makes_names_unique_as_writing_does():
     g.set_outputs([v])
     m = Model(g, {"": 21})
     written = [n.output[0] for n in to_proto(m).graph.node]
-    assert (
-        [n.outputs[0].name for n in parse_model(print_model(m)).graph.nodes] == written == ["h_1", "h_2", "h"]
-    )
+    assert [n.outputs[0].name for n in parse_model(print_model(m)).graph.nodes] == written == ["h_1", "h_2", "h"]
 
 
 def test_comments_and_blank_lines_are_ignored():

@@ -110,11 +110,7 @@ def test_models_of_the_onnx_package_give_their_recorded_outputs(kind: str, least
                 ran += 1
                 for g, want in zip(got, outputs, strict=True):
                     if isinstance(want, np.ndarray) and want.dtype != object:
-                        size = (
-                            max([1.0, *np.abs(want.astype(np.float64)).ravel()])
-                            if want.dtype.kind == "f"
-                            else 1
-                        )
+                        size = max([1.0, *np.abs(want.astype(np.float64)).ravel()]) if want.dtype.kind == "f" else 1
                         np.testing.assert_allclose(g, want, rtol=1e-3, atol=1e-5 * size)
         except Exception as e:
             wrong.append(f"{case.name}: {type(e).__name__} {str(e).strip()[:300]}")
@@ -187,9 +183,7 @@ def test_names_and_types_stay_when_an_operator_becomes_several() -> None:
     assert [o.name for o in out.graph.output] == ["soft", "y", "mask", "soft2"]
     assert out.graph.output[2].type.tensor_type.elem_type == FLOAT
     made = {n.output[0]: n for n in out.graph.node}
-    assert (
-        made["soft"].name == "first" and made["soft"].doc_string == "kept" and made["soft2"].name == "second"
-    )
+    assert made["soft"].name == "first" and made["soft"].doc_string == "kept" and made["soft2"].name == "second"
     assert {n.name for n in m.graph.nodes if n.op_type == "Flatten"} == {"upgrade(first)", "upgrade(second)"}
     x = rand(2, 3, 4)
     e = np.exp(x) / np.exp(x).sum((1, 2), keepdims=True)
@@ -388,9 +382,7 @@ def test_a_reference_to_an_attribute_of_the_function() -> None:
 
 
 def test_a_single_body() -> None:
-    m = from_proto(
-        build([helper.make_node("Squeeze", ["x"], ["y"], axes=[0])], [info("x", 1, 2)], [info("y", 2)], 9)
-    )
+    m = from_proto(build([helper.make_node("Squeeze", ["x"], ["y"], axes=[0])], [info("x", 1, 2)], [info("y", 2)], 9))
     upgrade_graph(m, m.graph, m.opset)
     assert m.graph.nodes[0].inputs[1] is not None and not m.graph.nodes[0].attributes
 

@@ -51,9 +51,7 @@ def model(
             shape = [f"d{i}_{k}" for k in range(a.ndim)] if a.ndim > 1 else a.shape
             infos.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), shape))
     body = list(nodes) or [helper.make_node(op, names, outputs, name="the/node", **attrs)]
-    graph = helper.make_graph(
-        body, "g", infos, [onnx.ValueInfoProto(name=o) for o in outputs if o], initializers
-    )
+    graph = helper.make_graph(body, "g", infos, [onnx.ValueInfoProto(name=o) for o in outputs if o], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
@@ -266,11 +264,7 @@ def test_as_before(case: Any, way: str) -> None:
 def test_half_precision(op: str) -> None:
     x = rand(2, 3, 4, dtype=np.float16)
     attrs = {"Clip": {"min": -0.5}, "Pad": {"pads": [0, 1, 0, 0, 0, 2], "value": 0.3}}.get(op, {})
-    ins = (
-        [x, *(np.abs(rand(3, seed=i, dtype=np.float16)) for i in range(4))]
-        if op == "BatchNormalization"
-        else [x]
-    )
+    ins = [x, *(np.abs(rand(3, seed=i, dtype=np.float16)) for i in range(4))] if op == "BatchNormalization" else [x]
     opset = 9 if op == "BatchNormalization" else 7
     out = upgrade(model(op, ins, opset, attrs))
     got = run(out, ins)[0].astype(np.float64)
@@ -373,9 +367,7 @@ def _bn(x: Array, scale: Array, bias: Array, mean: Array, var: Array, eps: float
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "opset, attrs", [(1, {"consumed_inputs": [0] * 5, "is_test": 1}), (6, {"is_test": 1})]
-)
+@pytest.mark.parametrize("opset, attrs", [(1, {"consumed_inputs": [0] * 5, "is_test": 1}), (6, {"is_test": 1})])
 def test_batch_normalization_in_test_mode(opset: int, attrs: dict[str, Any], way: str) -> None:
     ins = [X, *(rand(3, seed=i) for i in (1, 2, 3)), np.abs(rand(3)) + F(0.1)]
     got = run(upgrade(model("BatchNormalization", ins, opset, attrs, way=way), way), ins)
@@ -389,9 +381,7 @@ def test_batch_normalization_in_training_mode(spatial: int, opset: int, way: str
     shape = (3,) if spatial else (3, 4, 5)
     ins = [X, *(rand(*shape, seed=i) for i in (1, 2, 3)), np.abs(rand(*shape)) + F(0.1)]
     attrs = {"spatial": spatial, "momentum": 0.75, "epsilon": 1e-3}
-    got = run(
-        upgrade(model("BatchNormalization", ins, opset, attrs, [f"y{i}" for i in range(5)], way), way), ins
-    )
+    got = run(upgrade(model("BatchNormalization", ins, opset, attrs, [f"y{i}" for i in range(5)], way), way), ins)
     axes = (0, 2, 3) if spatial else (0,)
     mean, var = X.mean(axes, dtype=np.float64), X.var(axes, dtype=np.float64)
     want = [

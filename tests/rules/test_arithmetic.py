@@ -43,9 +43,7 @@ def test_mod(a, b, sign):
 
 
 def test_mod_of_floats_with_the_sign_of_the_divisor():  # since opset 28
-    check_rule(
-        "Mod", [r((2, 3)) * 5, R.uniform(1.5, 3, (3,))], {"fmod": 0}, engine=run_in_reference, single=False
-    )
+    check_rule("Mod", [r((2, 3)) * 5, R.uniform(1.5, 3, (3,))], {"fmod": 0}, engine=run_in_reference, single=False)
 
 
 def recorded(model, feeds):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from onnxad_ir import schema
 from onnxad_rules.testing import check_rule, differentiate, one_node, run_in_ort, run_in_reference
 
 R = np.random.default_rng(0)
@@ -145,3 +146,27 @@ def test_rotary_embedding(rank, rotary, interleaved, positions, constant):
     back = run_in_reference(differentiate(model, "reverse"))(feeds)[1:]
     dot = sum((b * ts[i]).sum() for b, i in zip(back, wrt, strict=True))
     assert np.isclose(dot, (ct * tangent).sum(), atol=1e-3)
+
+
+@pytest.mark.skipif(schema.latest("", "LinearAttention") is None, reason="an onnx without opset 27")
+@pytest.mark.parametrize("rule", ["linear", "gated", "gated_delta"])
+def test_linear_attention(rule):
+    attrs = dict(q_num_heads=2, kv_num_heads=2, update_rule=rule)
+    inputs = [0.5 * r((1, 3, 4)), 0.5 * r((1, 3, 4)), r((1, 3, 6)), r((1, 2, 2, 3))]
+    inputs += [] if rule == "linear" else [-R.random((1, 3, 2))]
+    inputs += [R.random((1, 3, 2))] if "delta" in rule else []
+    narrow = [x.astype(np.float32) for x in inputs]
+    model = one_node("LinearAttention", narrow, attrs, 2, "", 27)
+    feeds = {f"x{i}": x for i, x in enumerate(narrow)}
+    ts = {f"fwd_x{i}": r(x.shape).astype(np.float32) for i, x in enumerate(narrow)}
+    run = run_in_reference(model)
+    h = 1e-2
+    up, down = (run({k: v + s * ts[f"fwd_{k}"] for k, v in feeds.items()}) for s in (h, -h))
+    got = run_in_reference(differentiate(model, "forward"))(feeds | ts)[2:]
+    for g, a, b in zip(got, up, down, strict=True):
+        assert np.allclose(g, (a - b) / (2 * h), atol=2e-3)
+    seeds = {f"adj_y{i}": r(g.shape).astype(np.float32) for i, g in enumerate(got)}
+    back = run_in_ort(differentiate(model, "reverse"))(feeds | seeds)[2:]
+    left = sum((seeds[f"adj_y{i}"] * g).sum() for i, g in enumerate(got))
+    right = sum((d * ts[f"fwd_x{i}"]).sum() for i, d in enumerate(back))
+    assert np.isclose(left, right, rtol=1e-3, atol=1e-3)

@@ -11,7 +11,9 @@ FAR = 40
 
 
 def model(body, inputs="float[4] x"):
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> g ({inputs}) => (float[4] y) {{ {body} }}')
+    return onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 18]> g ({inputs}) => (float[4] y) {{ {body} }}'
+    )
 
 
 def jacobian_diagonal(m, x):

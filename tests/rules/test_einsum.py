@@ -58,6 +58,4 @@ def test_empty():
 
 
 def test_extents_of_one_are_broadcast_where_they_are_known():
-    check_rule(
-        "Einsum", [r((2, 1)), r((3, 4))], {"equation": "ij,jk->ik"}, symbolic=False, unknown_rank=False
-    )
+    check_rule("Einsum", [r((2, 1)), r((3, 4))], {"equation": "ij,jk->ik"}, symbolic=False, unknown_rank=False)

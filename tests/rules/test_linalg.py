@@ -17,9 +17,7 @@ def test_matmul(a, b):
     check_rule("MatMul", [r(a), r(b)])
 
 
-@pytest.mark.parametrize(
-    "a, b", [((3, 4), (4, 2)), ((4,), (4, 2)), ((5, 3, 4), (4,)), ((5, 3, 4), (5, 4, 2))]
-)
+@pytest.mark.parametrize("a, b", [((3, 4), (4, 2)), ((4,), (4, 2)), ((5, 3, 4), (4,)), ((5, 3, 4), (5, 4, 2))])
 @pytest.mark.parametrize("constant", [0, 1])
 def test_matmul_with_a_constant(a, b, constant):
     """With unknown ranks only the constant's rank is known."""

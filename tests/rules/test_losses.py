@@ -35,9 +35,7 @@ def test_cross_entropy(tail, reduction, weighted, ignore):
     attrs = {"reduction": reduction} | ({} if ignore is None else {"ignore_index": ignore})
     weights = [R.uniform(0.5, 2, C)] if weighted else []
     outputs = 1 + (len(tail) + weighted) % 2
-    check_rule(
-        "SoftmaxCrossEntropyLoss", [x, labels, *weights], attrs, outputs=outputs, engine=run_in_reference
-    )
+    check_rule("SoftmaxCrossEntropyLoss", [x, labels, *weights], attrs, outputs=outputs, engine=run_in_reference)
 
 
 @pytest.mark.parametrize("op", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])

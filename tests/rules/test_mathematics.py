@@ -54,9 +54,7 @@ def test_erf():
     check_rule("Erf", [X], engine=exact)
 
 
-@pytest.mark.parametrize(
-    "shapes", [((2, 3), (2, 3)), ((2, 3), (3,)), ((3,), (2, 1)), ((2, 3), ()), ((), (2,))]
-)
+@pytest.mark.parametrize("shapes", [((2, 3), (2, 3)), ((2, 3), (3,)), ((3,), (2, 1)), ((2, 3), ()), ((), (2,))])
 def test_pow(shapes):
     a, b = (R.uniform(0.5, 2, s) for s in shapes)
     check_rule("Pow", [a, b])

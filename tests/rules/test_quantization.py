@@ -39,11 +39,7 @@ def test_scale(scale, attrs, zero_point, shapes):
         helper.make_tensor_value_info(
             n,
             k,
-            list(v.shape)
-            if shapes == "static"
-            else None
-            if shapes == "none"
-            else [f"{n}{i}" for i in range(v.ndim)],
+            list(v.shape) if shapes == "static" else None if shapes == "none" else [f"{n}{i}" for i in range(v.ndim)],
         )
         for n, k, v in kinds
     ]
@@ -80,10 +76,7 @@ def x_minus_z(s, z, attrs):
 
 
 def test_scale_in_half_precision_is_summed_in_its_own_type():
-    info = [
-        helper.make_tensor_value_info(n, k, [3])
-        for n, k in (("x", TensorProto.INT8), ("y", TensorProto.FLOAT))
-    ]
+    info = [helper.make_tensor_value_info(n, k, [3]) for n, k in (("x", TensorProto.INT8), ("y", TensorProto.FLOAT))]
     s = helper.make_tensor_value_info("s", TensorProto.FLOAT16, [])
     node = helper.make_node("DequantizeLinear", ["x", "s"], ["y"], output_dtype=TensorProto.FLOAT)
     model = helper.make_model(

@@ -103,9 +103,7 @@ def test_product_with_zeros(zeros, axes):
 def test_product_with_zeros_of_rows(level):
     x = np.array([[0, 2, 3], [4, 0, 0], [1, 2, 3]], np.float32)
     model = model_of("ReduceProd", ["n", 3], ["n", 1], [1], TensorProto.FLOAT)
-    got = run_in_ort(differentiate(model, "reverse"), level)({"x": x, "adj_y": np.ones((3, 1), np.float32)})[
-        1
-    ]
+    got = run_in_ort(differentiate(model, "reverse"), level)({"x": x, "adj_y": np.ones((3, 1), np.float32)})[1]
     np.testing.assert_array_equal(got, [[6, 0, 0], [0, 0, 0], [6, 3, 2]])
 
 

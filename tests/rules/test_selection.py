@@ -69,9 +69,7 @@ F, D = TensorProto.FLOAT, TensorProto.DOUBLE
 @pytest.mark.parametrize("ratio", [0.25, None, 0.0])
 def test_dropout_in_training(training, mask, ratio):
     """The mask of the very run: y / x where it kept, zero where it did not."""
-    node = helper.make_node(
-        "Dropout", ["x", "" if ratio is None else "r", "t"], ["y", "m"] if mask else ["y"]
-    )
+    node = helper.make_node("Dropout", ["x", "" if ratio is None else "r", "t"], ["y", "m"] if mask else ["y"])
     t = [("t", TensorProto.BOOL, [])]
     constants = {} if ratio is None else {"r": np.float32(ratio)}
     if training == "constant":
@@ -96,9 +94,7 @@ def test_dropout_in_its_ratio():
     """For the mask at hand, y is x / (1 - ratio) where x is kept."""
     node = helper.make_node("Dropout", ["x", "r", "t"], ["y"])
     for kind in (F, D):
-        model = model_of(
-            [node], [("x", F, [50]), ("r", kind, []), ("t", TensorProto.BOOL, [])], [("y", F, [50])]
-        )
+        model = model_of([node], [("x", F, [50]), ("r", kind, []), ("t", TensorProto.BOOL, [])], [("y", F, [50])])
         real = np.float32 if kind == F else np.float64
         feeds = {
             "x": np.ones(50, np.float32),
@@ -137,9 +133,7 @@ def test_clip_at_its_bounds():
 @pytest.mark.parametrize("op", ["Max", "Min"])
 def test_ties_share(op):
     """torch.maximum of two equal numbers: one half each."""
-    model = model_of(
-        [helper.make_node(op, ["a", "b"], ["y"])], [("a", D, [3]), ("b", D, [3])], [("y", D, [3])]
-    )
+    model = model_of([helper.make_node(op, ["a", "b"], ["y"])], [("a", D, [3]), ("b", D, [3])], [("y", D, [3])])
     sign = 1 if op == "Max" else -1
     got = gradients(
         model,
@@ -156,16 +150,12 @@ def test_ties_share(op):
 def test_where_keeps_infinities_apart():
     """sqrt of what was selected, at 0: the branch not taken receives zero, not 0 * inf."""
     nodes = [helper.make_node("Where", ["c", "x", "z"], ["a"]), helper.make_node("Sqrt", ["a"], ["y"])]
-    model = model_of(
-        nodes, [("c", TensorProto.BOOL, [2]), ("x", D, [2])], [("y", D, [2])], {"z": np.zeros(2)}
-    )
+    model = model_of(nodes, [("c", TensorProto.BOOL, [2]), ("x", D, [2])], [("y", D, [2])], {"z": np.zeros(2)})
     got = gradients(model, {"c": np.array([True, False]), "x": np.array([4.0, 1]), "adj_y": np.ones(2)})
     np.testing.assert_array_equal(got["adj_x"], [0.25, 0])
 
 
-@pytest.mark.parametrize(
-    "kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE]
-)
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE])
 def test_cast_of_floats(kind):
     model = model_of([helper.make_node("Cast", ["x"], ["y"], to=kind)], [("x", F, [3])], [("y", kind, [3])])
     for mode, name in (("reverse", "adj_x"), ("forward", "fwd_y")):

@@ -56,9 +56,7 @@ def test_unsqueeze(axes):
     either("Unsqueeze", [r((2, 3)), ints(*axes)])
 
 
-@pytest.mark.parametrize(
-    "shape, target", [((2, 1), (3, 2, 4)), ((3,), (2, 3)), ((2, 3), (1, 1)), ((), (2, 2))]
-)
+@pytest.mark.parametrize("shape, target", [((2, 1), (3, 2, 4)), ((3,), (2, 3)), ((2, 3), (1, 1)), ((), (2, 2))])
 def test_expand(shape, target):
     either("Expand", [r(shape), ints(*target)])
 
