@@ -136,13 +136,15 @@ def _outputs_to_copy(graph: Graph, function: bool) -> dict[int, Value]:
     constants; a function yields no value twice and no input.
     """
     scan = graph.parent is not None and graph.parent.op_type == "Scan"
+    # ONNX Runtime counts in place: a counter that is yielded as it is has its last value in every iteration
+    counter = graph.inputs[0] if graph.parent is not None and graph.parent.op_type == "Loop" else None
     if graph.parent is None and not function:
         return {}
     out: dict[int, Value] = {}
     seen: set[Value] = set()
     for i, v in enumerate(graph.outputs):
         computed = v.producer is not None or (v.is_const and not scan) or (graph.is_region and not scan)
-        if v in seen or v.graph is not graph or not computed:
+        if v in seen or v.graph is not graph or not computed or v is counter:
             out[i] = v
         seen.add(v)
     return out

@@ -11,7 +11,7 @@ from functools import partial, reduce
 from typing import Any
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.core import Node, Value
+from onnxad_ir.core import Graph, Node, Value, clone_graph
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.peephole import same_shape
 from onnxad_ir.types import TensorType, can_vary, is_floating
@@ -181,7 +181,8 @@ def _again(op: Builder, n: NodeView, inputs: list[Value | None]) -> Tangents:
     while inputs and inputs[-1] is None:
         inputs.pop()
     node = n.node
-    results = op.emit(node.op_type, inputs, dict(node.attributes), len(node.outputs), node.domain)
+    attributes = {k: clone_graph(a) if isinstance(a, Graph) else a for k, a in node.attributes.items()}
+    results = op.emit(node.op_type, inputs, attributes, len(node.outputs), node.domain)
     return tuple(map(op.var, results))
 
 

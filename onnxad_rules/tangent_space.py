@@ -7,6 +7,9 @@ from onnxad_ir.core import Graph, Value
 from onnxad_ir.types import OptionalType, SequenceType, TensorType
 from onnxad_rules.ruleset import UnsupportedOperator
 
+#: Names the body of a SequenceMap that adds two sequences of equal shapes, element by element.
+SUM = "sum_of_tangents"
+
 
 def zeros(op: Builder, like: Value) -> Var:
     """The zero tangent of a value."""
@@ -29,7 +32,7 @@ def zeros(op: Builder, like: Value) -> Var:
 def add(op: Builder, a: Var, b: Var) -> Var:
     """The sum of two tangents of one value."""
     if isinstance(a.type, SequenceType):
-        body = op.region("add")
+        body = op.region(SUM)
         x, y = (body.graph.add_input(name, a.type.elem) for name in "xy")
         body.graph.set_outputs([body.Add(x, y).value])
         return _sequence_map(op, [a, b], body.graph)

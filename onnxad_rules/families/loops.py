@@ -188,28 +188,23 @@ def _keep_in_sequence(loop: LoopView, v: Value) -> Value:
     """A sequence of the values of all iterations, for a Loop."""
     if not isinstance(v.type, TensorType):
         raise UnsupportedOperator(
-            f"the derivative of {describe(loop.node)} needs {v!r} of every iteration, a sequence; "
-            "sequences of sequences do not exist"
+            f"the derivative of {describe(loop.node)} needs a sequence, {v!r}, of every iteration, and there are no "
+            "sequences of sequences to keep it in; where this is a second derivative, take it forward over reverse",
+            (loop.node,),
         )
     t = SequenceType(TensorType(v.type.dtype, None))
     inner = loop.op.inside(loop.region)
     before = Value("", t, loop.region)
     longer = inner.SequenceInsert(inner.var(before), inner.var(v))
-    start = loop.op.SequenceEmpty(dtype=int(v.type.dtype))
-    _move_before(loop, start.value)
-    (final,) = loop.add_states([before], [start], [longer.value])
+    home = loop.node.graph
+    assert home is not None
+    # at the start of the graph: the place of the loop itself may be long past
+    empty = Node("SequenceEmpty", (), {"dtype": int(v.type.dtype)}, graph=home)
+    empty.outputs[0].type = t
+    home.nodes.insert(0, empty)
+    (final,) = loop.add_states([before], [loop.op.var(empty.outputs[0])], [longer.value])
     final.type = t
     return final
-
-
-def _move_before(loop: LoopView, v: Value) -> None:
-    """Put the node of `v`, which has no operands, ahead of the loop, whose place may be long past."""
-    node = v.producer
-    assert node is not None and loop.node.graph is not None
-    loop.op.nodes.remove(node)
-    home = loop.node.graph
-    node.graph = home
-    home.nodes.insert(0, node)
 
 
 def _anything(loop: LoopView, a: Adjoint) -> _Scanned:

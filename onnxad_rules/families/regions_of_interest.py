@@ -61,6 +61,13 @@ def _axis_taps(op: Builder, n: NodeView, axis: int, start: Var, size: Var, bins:
     return reshape(op, index, every), reshape(op, weight, every), there
 
 
+def _axis_matrix(op: Builder, index: Var, weight: Var, side: Var) -> Var:
+    """Taps [regions, bins, taps] as a matrix of weights [regions, bins, pixels]."""
+    hit = op.Equal(op.Unsqueeze(index, [3]), op.iota(side, index.dtype))
+    total = op.MatMul(op.Unsqueeze(weight, [2]), op.cast_like(hit, weight))
+    return op.Squeeze(total, [2])  # type: ignore[no-any-return]
+
+
 @decompose("RoiAlign")
 def _roi_align(op: Builder, n: NodeView) -> Var:
     image, rois = n.X, n.rois
@@ -77,6 +84,12 @@ def _roi_align(op: Builder, n: NodeView) -> Var:
 
     rows, row_weight, row_there = _axis_taps(op, n, 2, y1, size(y1, y2), height)
     columns, column_weight, column_there = _axis_taps(op, n, 3, x1, size(x1, x2), width)
+    if n.mode == "avg" and n.sampling_ratio <= 0:
+        # large regions have many samples: fewer numbers in a matrix over all pixels of each axis
+        images = image if image.shape is not None and image.shape[0] == 1 else op.Gather(image, n.batch_indices)
+        above = op.Unsqueeze(_axis_matrix(op, rows, row_weight, op.extent(image, 2)), [1])
+        beside = op.Unsqueeze(_axis_matrix(op, columns, column_weight, op.extent(image, 3)), [1])
+        return op.MatMul(op.MatMul(above, images), op.swap(beside))  # type: ignore[no-any-return]
 
     def outer(a: Var) -> Var:  # [regions, height, 1, taps, 1]
         return op.Unsqueeze(a, [2, 4])

@@ -11,7 +11,7 @@ from onnxad_ir.inline import inline_body
 from onnxad_ir.types import DataType, OptionalType, SequenceType, TensorType
 from onnxad_rules.kinds import decompose, linear, zero
 from onnxad_rules.node import NodeView
-from onnxad_rules.tangent_space import zeros
+from onnxad_rules.tangent_space import SUM, zeros
 
 zero("SequenceLength", "SequenceEmpty", "OptionalHasElement", reason="no floating-point operand matters")
 
@@ -119,6 +119,15 @@ def _map(op: Builder, n: NodeView) -> tuple[Var, ...]:
         "Loop", [op.SequenceLength(first).value, None, *empty], {"body": graph}, ("",) * len(types), name=op.label
     )
     return tuple(op.var(v) for v in op.place_typed(node, types))
+
+
+def _is_sum(n: NodeView) -> bool:
+    return n.node.attributes["body"].name == SUM  # type: ignore[no-any-return]
+
+
+linear(
+    "SequenceMap", when=_is_sum, input_sequence=lambda op, n, ct: ct, additional_inputs=lambda op, n, ct, i: ct
+)
 
 
 def _element(t: object) -> DataType:
