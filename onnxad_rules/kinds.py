@@ -1,6 +1,6 @@
 """The kinds of rule: the verbs in which an operator's derivative is declared.
 
-Every verb makes a `Rule` and adds it to the registry of its file's family; `derive` turns it into both modes.
+Every verb makes a `Rule` and adds it to the `declarations()` it stands in; `derive` turns it into both modes.
 
     elementwise("Exp", input=lambda op, n: n.output)              a partial per operand
     linear("Reshape", data=lambda op, n, ct: ...)                 jointly linear operands: the transpose of each
@@ -18,7 +18,8 @@ listed in `zeros`. A function for a variadic formal is called with the position 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -140,8 +141,25 @@ class Control(Rule):
     kind = "control"
 
 
-#: Every rule declared by an imported family file, in order of declaration.
-DECLARED: list[Rule] = []
+_OPEN: list[list[Rule]] = []
+
+
+@contextmanager
+def declarations() -> Iterator[list[Rule]]:
+    """Collects what is declared inside the block, in order: the families of this package, or rules of your own.
+
+        with declarations() as mine:
+            elementwise("Cube", domain="my.ops", input_0=lambda op, n: 3 * n.input_0 * n.input_0)
+        reverse(model, rules=default_rules().merge(mine), layout="single")
+
+    Operands of an operator that onnx has no schema for are called input_0, input_1, ..., its results output_0, ...
+    """
+    rules: list[Rule] = []
+    _OPEN.append(rules)
+    try:
+        yield rules
+    finally:
+        _OPEN.pop()
 
 
 def _declare(rule: Rule) -> Rule:
@@ -153,7 +171,9 @@ def _declare(rule: Rule) -> Rule:
             raise TypeError(f"{rule.op} has no operand or result {sorted(unknown)}; it has {sorted(known)}")
     elif rule.domain == "":
         raise TypeError(f"onnx has no operator {rule.op}")
-    DECLARED.append(rule)
+    if not _OPEN:
+        raise TypeError(f"a rule for {rule.op} is declared outside of `with declarations() as rules:`")
+    _OPEN[-1].append(rule)
     return rule
 
 

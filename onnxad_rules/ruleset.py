@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from onnxad_ir.core import Node, Value
 from onnxad_ir.diagnostics import OnnxadError
 from onnxad_ir.types import can_vary
-from onnxad_rules.kinds import DECLARED, Decompose, Rule
+from onnxad_rules.kinds import Decompose, Rule
 
 if TYPE_CHECKING:
     from onnxad_rules.node import NodeView
@@ -111,6 +111,6 @@ class NotDifferentiable(UnsupportedOperator):
 @cache
 def default_rules() -> Ruleset:
     """The built-in table."""
-    from onnxad_rules import families  # noqa: F401  (importing declares)
+    from onnxad_rules.families import RULES
 
-    return Ruleset(DECLARED)
+    return Ruleset(RULES)
