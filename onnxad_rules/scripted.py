@@ -49,7 +49,9 @@ def _partial(f: Function) -> Any:
     return tangent
 
 
-def _call(b: Builder, f: Function, operands: tuple[Value | None, ...], attributes: Mapping[str, Any]) -> tuple[Var | None, ...]:
+def _call(
+    b: Builder, f: Function, operands: tuple[Value | None, ...], attributes: Mapping[str, Any]
+) -> tuple[Var | None, ...]:
     results = inline_body(b, f.body, operands, {**f.defaults, **attributes}, simplify=True)
     return tuple(None if v is None else b.var(v) for v in results)
 

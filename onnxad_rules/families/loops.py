@@ -14,16 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.core import Graph, Node, Value
-from onnxad_ir.diagnostics import describe
+from onnxad_ir.core import Graph, Node, Value, clone_graph
 from onnxad_ir.types import DataType, SequenceType, TensorType, is_floating
 from onnxad_rules.activity import activity, varying
 from onnxad_rules.kinds import control
 from onnxad_rules.loop_view import LoopView, scan_attributes
 from onnxad_rules.node import NodeView
-from onnxad_rules.recompute import plan, replay
+from onnxad_rules.recompute import plan, producers, replay
 from onnxad_rules.regions import Adjoint, last, push_region, seen, set_inputs
-from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
+from onnxad_rules.ruleset import Ruleset
 from onnxad_rules.tangent_space import add, zeros
 
 
@@ -164,6 +163,7 @@ def _provide(loop: LoopView, a: Adjoint, scans: list[_Scanned]) -> None:
     """Give the adjoint what it reads of the primal body: scanned again, stacked by the loop, or computed again."""
     a.move_shapes()
     a.move_sequences()
+    _run_up_to(loop, a)
     slices, yields = loop.slices, loop.yields
     again = {v: (loop.scanned[m], loop.in_axes[m], loop.in_directions[m]) for m, v in enumerate(slices)}
     for i, v in enumerate(yields):
@@ -179,6 +179,30 @@ def _provide(loop: LoopView, a: Adjoint, scans: list[_Scanned]) -> None:
         a.retarget(v, s.slice)
 
 
+def _run_up_to(loop: LoopView, a: Adjoint) -> None:
+    """Have sequences of the body in the adjoint: run the loop again from its start to the iteration in question.
+
+    There are no sequences of sequences to keep them in, so this takes time that grows with the square of the number
+    of iterations; only loops that carry sequences, and whose adjoint needs them whole, pay for it.
+    """
+    needed = {v for v in a.residuals() if not isinstance(v.type, TensorType)}
+    if not needed:
+        return
+    states = loop.states
+    replay(a, producers(loop.region, needed - set(states), set(states), loop.op.captures))
+    again = [v for v in a.residuals() if not isinstance(v.type, TensorType)]
+    body = clone_graph(loop.region)
+    body.set_outputs(body.outputs[: loop.tail + loop.count])
+    trips = a.op.var(loop.region.inputs[0])
+    node = Node("Loop", [trips.value, None, *loop.carried], {"body": body}, ("",) * loop.count, name=a.op.label)
+    node.graph = a.graph
+    for v, state in zip(node.outputs, states, strict=True):
+        v.type = state.type
+    a.graph.nodes.insert(0, node)
+    for v in again:
+        a.retarget(v, node.outputs[states.index(v)])
+
+
 def _uniform(loop: LoopView, v: Value) -> bool:
     """True where a value of the body has the same shape in every iteration."""
     return isinstance(v.type, TensorType) and v.shape is not None and all(seen(loop.op, d) for d in v.shape)
@@ -186,12 +210,7 @@ def _uniform(loop: LoopView, v: Value) -> bool:
 
 def _keep_in_sequence(loop: LoopView, v: Value) -> Value:
     """A sequence of the values of all iterations, for a Loop."""
-    if not isinstance(v.type, TensorType):
-        raise UnsupportedOperator(
-            f"the derivative of {describe(loop.node)} needs a sequence, {v!r}, of every iteration, and there are no "
-            "sequences of sequences to keep it in; where this is a second derivative, take it forward over reverse",
-            (loop.node,),
-        )
+    assert isinstance(v.type, TensorType)
     t = SequenceType(TensorType(v.type.dtype, None))
     inner = loop.op.inside(loop.region)
     before = Value("", t, loop.region)

@@ -63,7 +63,9 @@ X, T = np.array([1.0, -2.0, 0.5]), np.array([0.3, 0.7, -1.1])
 
 def python_rule():
     with declarations() as mine:
-        elementwise("Cube", domain="my.ops", input_0=lambda op, n: 3 * n.node.attributes["gain"] * (n.input_0 * n.input_0))
+        elementwise(
+            "Cube", domain="my.ops", input_0=lambda op, n: 3 * n.node.attributes["gain"] * (n.input_0 * n.input_0)
+        )
     return mine
 
 
