@@ -97,4 +97,5 @@ def latest(domain: str, op_type: str) -> Facts | None:
 @cache
 def latest_opset(domain: str = "") -> int:
     """The newest opset of a domain that the installed onnx knows (1 for an unknown domain)."""
-    return max((s.since_version for s in defs.get_all_schemas_with_history() if s.domain == domain), default=1)
+    known: dict[str, tuple[int, int]] = defs.C.schema_version_map()
+    return known.get(domain, (1, 1))[1]

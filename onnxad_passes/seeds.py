@@ -118,11 +118,37 @@ def _choose(graph: Graph, names: Sequence[str], what: str) -> list[Value]:
 
 
 def variables(model: Model, inputs: Sequence[str] | None) -> set[Value]:
-    """The constants that `inputs` name."""
+    """The constants that `inputs` name. One that stands in a region is moved to the main graph."""
     if inputs is None:
         return set()
     wanted = set(inputs)
+    _hoist(model.graph, wanted)
     return {v for v in model.graph.constants if v.name in wanted}
+
+
+def _hoist(graph: Graph, wanted: set[str]) -> None:
+    """Move the floating constants of regions that are named, and that nothing in the main graph is called, there.
+
+    Raises UsageError for a name that several regions give to constants of their own.
+    """
+    missing = wanted - named_values(graph).keys()
+    if not missing:
+        return
+    found: dict[str, tuple[Graph, Value]] = {}
+    for region in graph.graphs():
+        for v in region.constants:
+            if region is not graph and v.name in missing and is_floating(v.type):
+                if v.name in found:
+                    raise UsageError(f"several branches or bodies have a constant called {v.name!r}: rename them")
+                found[v.name] = (region, v)
+    gone = {v for _, v in found.values()}
+    for region in {r for r, _ in found.values()}:
+        region.constants = [v for v in region.constants if v not in gone]
+    for region, v in found.values():
+        if v in region.notes:
+            graph.notes[v] = region.notes.pop(v)
+        v.owner = graph
+        graph.constants.append(v)
 
 
 def add_seeds(op: Builder, graph: Graph, values: Iterable[Value], prefix: str) -> dict[Value, Var]:

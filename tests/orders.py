@@ -13,7 +13,7 @@ def differences(model, feeds, direction, h=1e-4):
 
     def central(step):
         up, down = (
-            evaluate(model, {k: v + s * direction[k] if k in direction else v for k, v in feeds.items()}, 0)
+            evaluate(model, {k: np.asarray(v + s * direction[k]) if k in direction else v for k, v in feeds.items()}, 0)
             for s in (step, -step)
         )
         return {k: (up[k] - down[k]) / (2 * step) for k in up if _floating(up[k])}
