@@ -189,8 +189,11 @@ def _settle(
         settled = False
         while not settled:
             _reset(ctx, memory)
-            states = [_widen(ctx, t, w) for t, w in zip(initial, memory.widened, strict=True)]
-            for v, t in zip(body.inputs, (*leading, *states, *trailing), strict=True):
+            at = len(leading)
+            starts = map(_declared_where_unknown, initial, body.inputs[at:])
+            states = [_widen(ctx, t, w) for t, w in zip(starts, memory.widened, strict=True)]
+            slices = map(_declared_where_unknown, trailing, body.inputs[at + len(states) :])
+            for v, t in zip(body.inputs, (*leading, *states, *slices), strict=True):
                 v.type = t if t is not None else v.type
                 v.content = None  # a counter starts at a known number, but does not stay there
             ctx.graph(body)
@@ -206,6 +209,12 @@ def _settle(
     if region != ctx.graph:
         region(body)
     return states
+
+
+def _declared_where_unknown(t: Type | None, v: Value) -> Type | None:
+    """`t`, or what the author declared of `v` where `t` tells no rank."""
+    known = t is not None and not (isinstance(t, TensorType) and t.shape is None)
+    return t if known or v.type is None else v.type
 
 
 def _declared(body: Graph) -> list[tuple[Value, Type | None]]:

@@ -21,7 +21,9 @@ def _flex_attention(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
         region = n.attributes.get(name)
         if isinstance(region, Graph):
             region.inputs[0].type = scores
-            ctx.graph(region)  # only types: what is folded moves outside, where onnx's reference evaluator does not look
+            ctx.graph(
+                region
+            )  # only types: what is folded moves outside, where onnx's reference evaluator does not look
     if q.shape is None or not isinstance(v, TensorType) or v.shape is None:
         return (TensorType(q.dtype),)
     return (TensorType(q.dtype, (*q.shape[:3], v.shape[3])),)

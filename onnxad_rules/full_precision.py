@@ -1,6 +1,7 @@
 """Reference implementations in the precision of the operands, for finite differences in float64.
 
-onnx's own reference evaluator computes these in float32 whatever the element type of the operands.
+onnx's own reference evaluator computes these in float32 whatever the element type of the operands. (GlobalMaxPool
+it gets wrong unless there are two spatial axes.)
 """
 
 from __future__ import annotations
@@ -73,4 +74,13 @@ class RMSNormalization(OpRun):  # type: ignore[misc]
         return ((x * inverse * scale).astype(x.dtype),)
 
 
-OPERATORS: list[type[OpRun]] = [Erf, Gelu, LayerNormalization, RMSNormalization]
+class GlobalMaxPool(OpRun):  # type: ignore[misc]
+    """The maximum over all spatial axes, which stay."""
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (x.max(tuple(range(2, x.ndim)), keepdims=True),)
+
+
+OPERATORS: list[type[OpRun]] = [Erf, Gelu, GlobalMaxPool, LayerNormalization, RMSNormalization]

@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from functools import reduce
 
-import numpy as np
-
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import DataType
 from onnxad_rules.windows import extent, reshape
@@ -131,12 +129,7 @@ def sample(op: Builder, image: Var, index: Var, weight: Var) -> Var:
 
 
 def within(op: Builder, index: Var, last: Var) -> tuple[Var, Var]:
-    """An index moved into 0..last, and 1 where it was there, else 0."""
+    """An index moved into 0..last (0 for something undefined), and 1 where it was there, else 0."""
     zero = op.like(0, index)
     there = op.And(op.GreaterOrEqual(index, zero), op.LessOrEqual(index, last))
-    return op.Max(op.Min(index, last), zero), op.cast_like(there, index)
-
-
-def vector(op: Builder, numbers: Sequence[float], like: Var) -> Var:
-    """A constant vector in the element type of `like`."""
-    return op.const(np.asarray(numbers), like.dtype)
+    return clamp(op, index, zero, last), op.cast_like(there, index)

@@ -248,7 +248,7 @@ def _sweep_back(
             tuple(1 - loop.in_directions[m] for m in moved),
         ),
     }
-    if not loop.is_scan and not _can_scan(loop, initial, scans):
+    if not loop.is_scan and not _can_scan(loop, body, initial, scans):
         return _sweep_back_in_loop(op, body, initial, scans)
     types = [v.value.type for v in initial] + [loop.scanned[m].type for m in moved]
     operands = [*(v.value for v in initial), *(s.operand for s in scans)]
@@ -269,9 +269,10 @@ def _sweep_back(
     return [op.var(v) for v in op.place_typed(guard, types)]
 
 
-def _can_scan(loop: LoopView, initial: Sequence[Var], scans: Sequence[_Scanned]) -> bool:
+def _can_scan(loop: LoopView, body: Graph, initial: Sequence[Var], scans: Sequence[_Scanned]) -> bool:
     """True where a Scan can sweep back: its states are tensors that keep a shape, and every rank is known."""
-    kept = all(isinstance(v.type, TensorType) and v.rank is not None for v in initial)
+    carried = (*(v.value for v in initial), *body.outputs)
+    kept = all(isinstance(v.type, TensorType) and v.rank is not None for v in carried)
     steady = all(_uniform(loop, v) for v in loop.states if is_floating(v.type))
     return kept and steady and all(isinstance(s.operand.type, TensorType) and s.slice.rank is not None for s in scans)
 

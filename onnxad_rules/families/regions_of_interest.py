@@ -65,7 +65,7 @@ def _axis_matrix(op: Builder, index: Var, weight: Var, side: Var) -> Var:
     """Taps [regions, bins, taps] as a matrix of weights [regions, bins, pixels]."""
     hit = op.Equal(op.Unsqueeze(index, [3]), op.iota(side, index.dtype))
     total = op.MatMul(op.Unsqueeze(weight, [2]), op.cast_like(hit, weight))
-    return op.Squeeze(total, [2])  # type: ignore[no-any-return]
+    return op.Squeeze(total, [2])
 
 
 @decompose("RoiAlign")
@@ -89,7 +89,7 @@ def _roi_align(op: Builder, n: NodeView) -> Var:
         images = image if image.shape is not None and image.shape[0] == 1 else op.Gather(image, n.batch_indices)
         above = op.Unsqueeze(_axis_matrix(op, rows, row_weight, op.extent(image, 2)), [1])
         beside = op.Unsqueeze(_axis_matrix(op, columns, column_weight, op.extent(image, 3)), [1])
-        return op.MatMul(op.MatMul(above, images), op.swap(beside))  # type: ignore[no-any-return]
+        return op.MatMul(op.MatMul(above, images), op.swap(beside))
 
     def outer(a: Var) -> Var:  # [regions, height, 1, taps, 1]
         return op.Unsqueeze(a, [2, 4])

@@ -55,7 +55,7 @@ def _grouped(op: Builder, x: Var, heads: int | Var) -> Var:
 
 
 def _shared(op: Builder, x: Var, grouped: bool) -> Var:
-    return op.Unsqueeze(x, [2]) if grouped else x  # type: ignore[no-any-return]
+    return op.Unsqueeze(x, [2]) if grouped else x
 
 
 def _modified(op: Builder, graph: object, x: Var) -> Var:

@@ -122,12 +122,10 @@ def _map(op: Builder, n: NodeView) -> tuple[Var, ...]:
 
 
 def _is_sum(n: NodeView) -> bool:
-    return n.node.attributes["body"].name == SUM  # type: ignore[no-any-return]
+    return n.node.attributes["body"].name == SUM
 
 
-linear(
-    "SequenceMap", when=_is_sum, input_sequence=lambda op, n, ct: ct, additional_inputs=lambda op, n, ct, i: ct
-)
+linear("SequenceMap", when=_is_sum, input_sequence=lambda op, n, ct: ct, additional_inputs=lambda op, n, ct, i: ct)
 
 
 def _element(t: object) -> DataType:

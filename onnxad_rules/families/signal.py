@@ -2,7 +2,7 @@
 
 A transform of complex numbers is the matrix F = exp(-2 pi i k n / N), of which the inverse transform is conj(F) / N.
 F is symmetric and the adjoint of a real map of pairs (re, im) is the conjugate transpose, so the adjoint of the one is
-N times, or 1 / N times, the other. Real signals and one-sided spectra drop parts of the pairs, which come back as zeros.
+N times, or 1 / N times, the other. What real signals and one-sided spectra drop of the pairs comes back as zeros.
 """
 
 from __future__ import annotations

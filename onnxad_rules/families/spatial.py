@@ -176,8 +176,8 @@ def _col_axes(n: NodeView, op: Builder) -> int:
 def _part(op: Builder, x: Var, i: int) -> int | Var:
     """Element `i` of a shape operand: a number where it is known."""
     found = op.known(x)
-    if found is not None and isinstance(found[i], int):
-        return found[i]
+    if found is not None and isinstance(known := found[i], int):
+        return known
     return op.Slice(x, [i], [i + 1], [0])
 
 
@@ -190,20 +190,15 @@ def _col2im(op: Builder, n: NodeView, ct: Var) -> Var:
         ct = op.Pad(ct, [0, 0, *pads[:axes], 0, 0, *pads[axes:]])
     for i in range(axes):
         block, image = _part(op, n.block_shape, i), _part(op, n.image_shape, i)
-        room = image + (pads[i] + pads[axes + i] + stride[i])
-        count = (room - (block - 1) * dilation[i] - 1) // stride[i] if _static(block, image) else None
-        if count is None:
-            count = (room - (_tensor(op, block) - 1) * dilation[i] - 1) / op.const([stride[i]])
+        room = image + (pads[i] + pads[axes + i] + stride[i] - 1)
+        room = room - (block - 1) * dilation[i]
+        count = room // stride[i] if isinstance(room, int) else room / op.const([stride[i]])
         inside = op.Unsqueeze(op.iota(_tensor(op, block)) * dilation[i], [1])
         index = inside + op.iota(_tensor(op, count)) * stride[i]
         ct = op.Gather(ct, index, axis=2 + 2 * i)
     # [N, C, block, count, block, count, ...]
     order = [2 + 2 * i for i in range(axes)] + [3 + 2 * i for i in range(axes)]
     return op.reshape_like(op.Transpose(ct, perm=(0, 1, *order)), n.input)
-
-
-def _static(*extents: int | Var) -> bool:
-    return all(isinstance(e, int) for e in extents)
 
 
 def _tensor(op: Builder, extent: int | Var) -> Var:

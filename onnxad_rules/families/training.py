@@ -5,6 +5,8 @@ The inputs come in groups, the tensors first: [X_1, X_2, ..., G_1, G_2, ..., ...
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from onnxad_ir.builder import Builder, Var
@@ -20,7 +22,7 @@ def _groups(n: NodeView, count: int) -> list[tuple[Var, ...]]:
     return list(zip(*(n.inputs[i * size : (i + 1) * size] for i in range(count)), strict=True))
 
 
-def _by_kind(results: list[tuple[Var, ...]]) -> list[Var]:
+def _by_kind(results: Sequence[tuple[Var, ...]]) -> list[Var]:
     """Results in the order of the operator: every new tensor, then every new average."""
     return [r for kind in zip(*results, strict=True) for r in kind]
 

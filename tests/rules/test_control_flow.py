@@ -215,6 +215,51 @@ def test_loop_and_if_around_each_other():
         check_model(m, {"c": np.array(c), "m": np.array(2), "x": normal(2)})
 
 
+def test_inner_loop_whose_length_changes():
+    m = model("""g (int64 m, double[2] h, double[2] w) => (double[2] y) {
+      y = Loop<body = b (int64 i, bool ci, double[2] s) => (bool ci, double[2] so) {
+        t = Loop<body = b2 (int64 j, bool cj, double[2] s2) => (bool cj, double[2] so2) {
+          v = Mul(s2, s) z = MatMul(v, w) so2 = Mul(v, z) }>(i, , s)
+        so = Sin(t) }>(m, , h)
+    }""")
+    check_model(m, {"m": np.array(4), "h": normal(2), "w": normal(2)})
+
+
+def test_loop_around_an_if_around_a_loop():
+    m = model("""g (bool c, int64 m, double[2] h, double[2] w) => (double[2] y) {
+      y = Loop<body = b (int64 i, bool ci, double[2] s) => (bool ci, double[2] so) {
+        u = Mul(s, w)
+        so = If(c) <
+          then_branch = t() => (double[2] p) {
+            p = Loop<body = b2 (int64 j, bool cj, double[2] s2) => (bool cj, double[2] so2) {
+              v = Mul(s2, u) z = Mul(v, w) so2 = Tanh(z) }>(m, , s)
+          },
+          else_branch = e() => (double[2] q) { q = Tanh(u) }>
+      }>(m, , h)
+    }""")
+    for c in (True, False):
+        check_model(m, {"c": np.array(c), "m": np.array(2), "h": normal(2), "w": normal(2)})
+
+
+def test_one_operand_scanned_twice_and_captured():
+    m = model("""g (double[3,3] x) => (double[3] y, double[3,3] z) {
+      k = Constant<value = double[3] {1., 2., 3.}>()
+      y, z = Scan<num_scan_inputs = 2, scan_input_axes = [0, 1], body = b (double[3] s, double[3] a, double[3] c)
+          => (double[3] so, double[3] zo) {
+        p = Mul(a, c) q = Mul(p, s) e = MatMul(x, q) so = Tanh(e) zo = Identity(so) }>(k, x, x)
+    }""")
+    check_model(m, {"x": normal(3, 3)})
+
+
+def test_loop_without_a_state():
+    m = model("""g (int64 m, double[2] w) => (double[T,2] ys) {
+      t = Constant<value = bool {1}>()
+      ys = Loop<body = b (int64 i, bool ci) => (bool ci, double[2] yo) {
+        f = Cast<to = 11>(i) a = Mul(w, f) yo = Tanh(a) }>(m, t)
+    }""")
+    check_model(m, {"m": np.array(3), "w": normal(2)})
+
+
 def test_unknown_shapes():
     m = model("""g (int64 m, int64[k] shape, double[6] x, double[2,2] w) => (double[p,q] y, double[t,u,v] ys) {
       c = Constant<value = bool {1}>()
