@@ -25,13 +25,9 @@ from onnxad_ir.core import (
 )
 from onnxad_ir.diagnostics import ModelError
 from onnxad_ir.proto_order import sort_nodes, title_of
+from onnxad_ir.proto_types import read_dtype, read_type
 from onnxad_ir.types import (
     DataType,
-    Dim,
-    MapType,
-    OptionalType,
-    SequenceType,
-    SparseTensorType,
     TensorType,
     Type,
 )
@@ -291,7 +287,7 @@ class _Reader:
             raise ModelError(f'the sparse initializer "{name}" of {where} is also an input or initializer')
         a = _A(name="sparse_value", type=_A.SPARSE_TENSOR, sparse_tensor=s)
         node = g.append(Node("Constant", (), {"sparse_value": RawAttr(a)}, (name,)))
-        node.outputs[0].type = TensorType(_dtype(s.values.data_type), tuple(s.dims))
+        node.outputs[0].type = TensorType(read_dtype(s.values.data_type), tuple(s.dims))
         _define(scope, node.outputs[0], where)
 
     def quantization(self, g: Graph, proto: onnx.GraphProto, scope: dict[str, Value]) -> None:
@@ -308,34 +304,11 @@ class _Reader:
         return self.type(info.type)
 
     def type(self, t: onnx.TypeProto) -> Type | None:
-        kind = t.WhichOneof("value")
-        if kind == "tensor_type":
-            tensor = t.tensor_type
-            return TensorType(_dtype(tensor.elem_type), self.shape(tensor)) if tensor.elem_type else None
-        if kind == "sequence_type":
-            return SequenceType(self.type(t.sequence_type.elem_type))
-        if kind == "optional_type":
-            return OptionalType(self.type(t.optional_type.elem_type))
-        if kind == "map_type":
-            return MapType(_dtype(t.map_type.key_type), self.type(t.map_type.value_type))
-        if kind == "sparse_tensor_type":
-            sparse = t.sparse_tensor_type
-            return SparseTensorType(_dtype(sparse.elem_type), self.shape(sparse))
-        return None
+        return read_type(t, self.fresh)
 
-    def shape(self, t: Any) -> tuple[Dim, ...] | None:
-        if not t.HasField("shape"):
-            return None
-        dims: list[Dim] = []
-        for d in t.shape.dim:
-            if d.HasField("dim_value") and d.dim_value >= 0:
-                dims.append(d.dim_value)
-            elif d.dim_param and not d.dim_param.startswith("?"):
-                dims.append(d.dim_param)
-            else:  # Authors write ?, -1 or nothing for an extent they know nothing about.
-                self.unknown += 1
-                dims.append(f"?{self.unknown}")
-        return tuple(dims)
+    def fresh(self) -> str:
+        self.unknown += 1
+        return f"?{self.unknown}"
 
     # Attributes
 
@@ -377,12 +350,6 @@ class _Reader:
                 "but imports no opset of that domain: "
                 'add opset_import {domain: "", version: ...}'
             )
-
-
-def _dtype(number: int) -> DataType:
-    if number not in _DTYPES:
-        raise ModelError(f"there is no element type {number}")
-    return _DTYPES[number]
 
 
 def _text(b: bytes) -> str | bytes:

@@ -12,16 +12,7 @@ from onnx_ir import serde
 from onnxad_ir.core import Attr, AttrRef, EmptyList, Function, Graph, Model, RawAttr, Tensor, Value
 from onnxad_ir.diagnostics import ModelError, describe
 from onnxad_ir.names import Names, name_body
-from onnxad_ir.types import (
-    Dim,
-    MapType,
-    OptionalType,
-    SequenceType,
-    SparseTensorType,
-    TensorType,
-    Type,
-    is_anonymous,
-)
+from onnxad_ir.proto_types import write_type
 
 _A = onnx.AttributeProto
 #: Domains whose result types ONNX itself can infer.
@@ -85,48 +76,83 @@ def write_tensor(out: onnx.TensorProto, tensor: Tensor, name: str) -> None:
         out.ClearField("name")
 
 
-def write_type(out: onnx.TypeProto, t: Type) -> None:
-    """Write a type; extents nobody named are written as unknown."""
-    if isinstance(t, TensorType):
-        out.tensor_type.elem_type = int(t.dtype)
-        _write_shape(out.tensor_type, t.shape)
-    elif isinstance(t, SequenceType):
-        out.sequence_type.SetInParent()
-        if t.elem is not None:
-            write_type(out.sequence_type.elem_type, t.elem)
-    elif isinstance(t, OptionalType):
-        out.optional_type.SetInParent()
-        if t.elem is not None:
-            write_type(out.optional_type.elem_type, t.elem)
-    elif isinstance(t, MapType):
-        out.map_type.key_type = int(t.key)
-        if t.value is not None:
-            write_type(out.map_type.value_type, t.value)
-    elif isinstance(t, SparseTensorType):
-        out.sparse_tensor_type.elem_type = int(t.dtype)
-        _write_shape(out.sparse_tensor_type, t.shape)
+def _no_graph(out: onnx.GraphProto, g: Graph) -> None:
+    raise TypeError(f"an attribute holds the graph {g.name!r}")
+
+
+def write_attribute(
+    out: onnx.AttributeProto,
+    name: str,
+    a: Attr,
+    graph: Callable[[onnx.GraphProto, Graph], None] = _no_graph,
+    tensor: Callable[[onnx.TensorProto, Tensor, str], None] = write_tensor,
+) -> None:
+    """Write an attribute of any form the IR has; `graph` and `tensor` write a region and a tensor."""
+    if isinstance(a, RawAttr):
+        out.CopyFrom(a.proto)
+        out.name = name
+        return
+    out.name = name
+    if isinstance(a, int):
+        out.type, out.i = _A.INT, a
+    elif isinstance(a, float):
+        out.type, out.f = _A.FLOAT, a
+    elif isinstance(a, str):
+        out.type, out.s = _A.STRING, a.encode()
+    elif isinstance(a, tuple):
+        _write_elements(out, a, graph, tensor)
+    elif isinstance(a, Graph):
+        out.type = _A.GRAPH
+        graph(out.g, a)
+    elif isinstance(a, AttrRef):
+        out.ref_attr_name = a.name
+        out.type = int(a.kind)
+    elif isinstance(a, EmptyList):
+        out.type = int(a.kind)
+    elif isinstance(a, bytes):
+        out.type, out.s = _A.STRING, a
+    elif isinstance(a, ir.TensorProtocol):
+        out.type = _A.TENSOR
+        tensor(out.t, a, a.name or "")
     else:
-        raise TypeError(f"{t!r} is no type")
+        raise TypeError(f"attribute {name} = {a!r} is nothing that ONNX can hold")
+
+
+def _write_elements(
+    out: onnx.AttributeProto,
+    a: tuple[Any, ...],
+    graph: Callable[[onnx.GraphProto, Graph], None],
+    tensor: Callable[[onnx.TensorProto, Tensor, str], None],
+) -> None:
+    first = a[0] if a else None
+    if isinstance(first, int) and all(isinstance(x, int) for x in a):
+        out.type = _A.INTS
+        out.ints.extend(a)
+    elif isinstance(first, int | float):
+        out.type = _A.FLOATS
+        out.floats.extend(a)
+    elif isinstance(first, str):
+        out.type = _A.STRINGS
+        out.strings.extend([s.encode() for s in a])
+    elif isinstance(first, bytes):
+        out.type = _A.STRINGS
+        out.strings.extend(a)
+    elif isinstance(first, Graph):
+        out.type = _A.GRAPHS
+        for g in a:
+            graph(out.graphs.add(), g)
+    elif isinstance(first, ir.TensorProtocol):
+        out.type = _A.TENSORS
+        for t in a:
+            tensor(out.tensors.add(), t, t.name or "")
+    else:
+        raise TypeError(f"{a!r} is no list that ONNX can hold (an empty list is an EmptyList)")
 
 
 def write_pairs(out: Any, pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
     """Append StringStringEntryProtos."""
     for k, v in pairs.items() if isinstance(pairs, Mapping) else pairs:
         out.add(key=k, value=v)
-
-
-def _write_shape(out: Any, shape: tuple[Dim, ...] | None) -> None:
-    if shape is None:
-        return
-    dims = out.shape
-    dims.SetInParent()
-    for d in shape:
-        if isinstance(d, int):
-            dims.dim.add(dim_value=d)
-        elif is_anonymous(d):
-            dims.dim.add()
-        else:
-            dims.dim.add(dim_param=d)
 
 
 def _write_opset(out: Any, opset: dict[str, int]) -> None:
@@ -270,60 +296,7 @@ class _Writer:
             write_pairs(out.metadata_props, note.metadata)
 
     def attribute(self, out: onnx.AttributeProto, name: str, a: Attr) -> None:
-        """Write an attribute of any form the IR has."""
-        if isinstance(a, RawAttr):
-            out.CopyFrom(a.proto)
-            out.name = name
-            return
-        out.name = name
-        if isinstance(a, int):
-            out.type, out.i = _A.INT, a
-        elif isinstance(a, float):
-            out.type, out.f = _A.FLOAT, a
-        elif isinstance(a, str):
-            out.type, out.s = _A.STRING, a.encode()
-        elif isinstance(a, tuple):
-            self.elements(out, a)
-        elif isinstance(a, Graph):
-            out.type = _A.GRAPH
-            self.graph(out.g, a)
-        elif isinstance(a, AttrRef):
-            out.ref_attr_name = a.name
-            out.type = int(a.kind)
-        elif isinstance(a, EmptyList):
-            out.type = int(a.kind)
-        elif isinstance(a, bytes):
-            out.type, out.s = _A.STRING, a
-        elif isinstance(a, ir.TensorProtocol):
-            out.type = _A.TENSOR
-            self.tensor(out.t, a, a.name or "")
-        else:
-            raise TypeError(f"attribute {name} = {a!r} is nothing that ONNX can hold")
-
-    def elements(self, out: onnx.AttributeProto, a: tuple[Any, ...]) -> None:
-        first = a[0] if a else None
-        if isinstance(first, int) and all(isinstance(x, int) for x in a):
-            out.type = _A.INTS
-            out.ints.extend(a)
-        elif isinstance(first, int | float):
-            out.type = _A.FLOATS
-            out.floats.extend(a)
-        elif isinstance(first, str):
-            out.type = _A.STRINGS
-            out.strings.extend([s.encode() for s in a])
-        elif isinstance(first, bytes):
-            out.type = _A.STRINGS
-            out.strings.extend(a)
-        elif isinstance(first, Graph):
-            out.type = _A.GRAPHS
-            for g in a:
-                self.graph(out.graphs.add(), g)
-        elif isinstance(first, ir.TensorProtocol):
-            out.type = _A.TENSORS
-            for t in a:
-                self.tensor(out.tensors.add(), t, t.name or "")
-        else:
-            raise TypeError(f"{a!r} is no list that ONNX can hold (an empty list is an EmptyList)")
+        write_attribute(out, name, a, self.graph, self.tensor)
 
 
 def _trimmed(outputs: list[str]) -> list[str]:

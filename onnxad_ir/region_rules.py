@@ -123,7 +123,7 @@ def _scan(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
     slices: list[Type | None] = []
     for v, axis in zip(n.inputs[carried:], axes, strict=True):
         t = None if v is None else v.type
-        if not isinstance(t, TensorType) or t.shape is None:
+        if not isinstance(t, TensorType) or not t.shape:
             slices.append(_without_shape(t))
             continue
         axis %= len(t.shape)

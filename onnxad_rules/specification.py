@@ -5,12 +5,13 @@ from __future__ import annotations
 import onnx
 
 from onnxad_ir import schema
-from onnxad_ir.bridge import node_proto, type_to_proto
+from onnxad_ir.bridge import node_proto
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Node, Value
 from onnxad_ir.diagnostics import ModelError, describe
 from onnxad_ir.inline import inline_body
 from onnxad_ir.proto import function_from_proto
+from onnxad_ir.proto_types import write_type
 
 
 def expand_body(op: Builder, node: Node) -> tuple[Var | None, ...]:
@@ -50,7 +51,7 @@ def function_proto(node: Node, opset: dict[str, int]) -> onnx.FunctionProto | No
         for v in node.inputs:
             t = onnx.TypeProto()
             if v is not None and v.type is not None:
-                type_to_proto(v.type, t)
+                write_type(t, v.type)
             types.append(t.SerializeToString())
         best = max(v for v in s.context_dependent_function_opset_versions if v <= version)
         data = s.get_context_dependent_function_with_opset_version(best, proto.SerializeToString(), types)
