@@ -1,7 +1,7 @@
 """Reference implementations in the precision of the operands, for finite differences in float64.
 
 onnx's own reference evaluator computes these in float32 whatever the element type of the operands. (GlobalMaxPool
-it gets wrong unless there are two spatial axes.)
+it gets wrong unless there are two spatial axes, and GatherElements it refuses where the axis is long.)
 """
 
 from __future__ import annotations
@@ -74,6 +74,19 @@ class RMSNormalization(OpRun):  # type: ignore[misc]
         return ((x * inverse * scale).astype(x.dtype),)
 
 
+class GatherElements(OpRun):  # type: ignore[misc]
+    """One element of a line of the data for each index."""
+
+    op_domain = ""
+
+    def _run(self, data: Array, indices: Array, axis: int = 0) -> tuple[Array]:
+        if 0 in indices.shape:
+            return (np.empty(indices.shape, data.dtype),)
+        # the data may be longer than the indices in the other axes
+        cut = tuple(slice(None) if i == axis % data.ndim else slice(n) for i, n in enumerate(indices.shape))
+        return (np.take_along_axis(data[cut], indices, axis),)
+
+
 class GlobalMaxPool(OpRun):  # type: ignore[misc]
     """The maximum over all spatial axes, which stay."""
 
@@ -83,4 +96,4 @@ class GlobalMaxPool(OpRun):  # type: ignore[misc]
         return (x.max(tuple(range(2, x.ndim)), keepdims=True),)
 
 
-OPERATORS: list[type[OpRun]] = [Erf, Gelu, GlobalMaxPool, LayerNormalization, RMSNormalization]
+OPERATORS: list[type[OpRun]] = [Erf, GatherElements, Gelu, GlobalMaxPool, LayerNormalization, RMSNormalization]
