@@ -170,7 +170,8 @@ def test_rank_that_changes_is_unknown_inside_too():
 
 
 def test_what_is_declared_of_a_slice_stands_where_the_operand_has_no_rank():
-    m = infer("""g (float[2] h, float x) => (float[a] y) {
+    m = infer("""g (float[2] h, float[6] x0, int64[k] s0) => (float[a] y) {
+      x = Reshape(x0, s0)
       y = Scan<num_scan_inputs = 1, body = b (float[e] s, float[2] xi) => (float[h2] so) { so = Add(s, xi) }>(h, x)
     }""")
     assert shapes(m) == [(2,)]
