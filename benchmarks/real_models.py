@@ -38,8 +38,10 @@ from onnxad_ir.core import Model
 from onnxad_ir.proto import from_proto, to_proto
 from onnxad_ir.types import FLOATING
 from onnxad_passes import forward, reverse, run_pipeline
+from onnxad_passes.decompose import Decompose
 from onnxad_passes.engines import widened
 from onnxad_passes.seeds import variables
+from onnxad_passes.upgrade_opset import UpgradeOpset
 from onnxad_rules.testing import run_in_reference
 
 PACKAGES = ("silero-vad", "rapidocr-onnxruntime", "ddddocr", "openwakeword", "magika")
@@ -160,7 +162,9 @@ def nodes(proto: onnx.ModelProto) -> int:
 
 def lower(model: Model) -> Model:
     """The model as the reference evaluator gets it right: in modern spellings, without operators of ONNX Runtime."""
-    return run_pipeline(model, "upgrade-opset")
+    ours = {n.op_type for n in model.graph.walk() if n.domain == "com.microsoft"}
+    decompose = [Decompose(tuple(f"com.microsoft.{op}" for op in sorted(ours)))] if ours else []
+    return run_pipeline(model, [UpgradeOpset(), *decompose])
 
 
 def in_double(proto: onnx.ModelProto) -> Callable[[Feeds], list[np.ndarray]]:

@@ -83,7 +83,9 @@ class Inference:
     def _ask_onnx(self, node: Node) -> tuple[Type | None, ...]:
         blank: tuple[Type | None, ...] = (None,) * len(node.outputs)
         f = schema.facts(node.domain, node.op_type, self.opset.get(node.domain, 0))
-        if f is None or node.regions or any(isinstance(a, AttrRef) for a in node.attributes.values()):
+        if f is None or f.schema is None or node.regions:
+            return blank
+        if any(isinstance(a, AttrRef) for a in node.attributes.values()):
             return blank
         from onnxad_ir.bridge import infer_with_onnx
 

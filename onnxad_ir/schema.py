@@ -15,7 +15,8 @@ class Facts:
     """One operator of one opset, by name.
 
     `inputs`, `outputs`: position of each formal. `attributes`: every attribute with its default (None: no default).
-    `variadic_input`, `variadic_output`: the name of the last formal where it is variadic.
+    `variadic_input`, `variadic_output`: the name of the last formal where it is variadic. `schema` is None for an
+    operator that onnx does not know (`declare`).
     """
 
     domain: str
@@ -33,12 +34,12 @@ class Facts:
     min_outputs: int
     max_outputs: int
     deprecated: bool
-    schema: defs.OpSchema = field(repr=False, compare=False)
+    schema: Any = field(repr=False, compare=False)
 
     @property
     def has_body(self) -> bool:
         """True where the specification defines the operator by a function of others."""
-        return bool(self.schema.has_function or self.schema.has_context_dependent_function)
+        return self.schema is not None and bool(self.schema.has_function or self.schema.has_context_dependent_function)
 
 
 def attribute_value(proto: onnx.AttributeProto) -> Any:
@@ -59,13 +60,44 @@ def attribute_value(proto: onnx.AttributeProto) -> Any:
     return proto
 
 
+#: Operators of a runtime that onnx does not know.
+_DECLARED: dict[tuple[str, str], Facts] = {}
+
+
+def declare(domain: str, op_type: str, inputs: str, outputs: str, required: int = 1, **attributes: Any) -> None:
+    """Make an operator known that onnx has no schema of.
+
+    inputs, outputs: the names of its operands and results; the first `required` operands cannot be left out.
+    attributes: their defaults (None: no default).
+    """
+    ins, outs = inputs.split(), outputs.split()
+    _DECLARED[domain, op_type] = Facts(
+        domain=domain,
+        op_type=op_type,
+        since=1,
+        inputs={name: i for i, name in enumerate(ins)},
+        outputs={name: i for i, name in enumerate(outs)},
+        attributes=attributes,
+        required_attributes=frozenset(),
+        kinds={},
+        variadic_input=None,
+        variadic_output=None,
+        min_inputs=required,
+        max_inputs=len(ins),
+        min_outputs=1,
+        max_outputs=len(outs),
+        deprecated=False,
+        schema=None,
+    )
+
+
 @cache
 def facts(domain: str, op_type: str, version: int) -> Facts | None:
     """The facts of an operator at an opset version of its domain, None where the installed onnx does not know it."""
     try:
         s = defs.get_schema(op_type, version, domain)
     except defs.SchemaError:
-        return None
+        return _DECLARED.get((domain, op_type))
     variadic = defs.OpSchema.FormalParameterOption.Variadic
     ins, outs, attrs = s.inputs, s.outputs, s.attributes
     return Facts(

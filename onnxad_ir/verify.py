@@ -184,6 +184,8 @@ class _Check:
         f = facts(domain, n.op_type, self.opset[domain])
         if f is None:
             return f'domain "{domain}" has no such operator in opset {self.opset[domain]}'
+        if f.schema is None:  # an operator that a runtime has in this domain
+            return None
         return _arity(n, f) or _attributes(signature[5], f) or _elements(signature[3], signature[4], f)
 
     def stale_users(self, graph: Graph) -> None:

@@ -20,7 +20,8 @@ from onnxad_rules.ruleset import Ruleset, default_rules
 class Decompose(Pass):
     """Replace operators by their composition: ours where a rule gives one, else the specification's function body.
 
-    ops: which operators (default: those that are differentiated through their composition).
+    ops: which operators, with their domain but for the default one: com.microsoft.BiasGelu (default: those that are
+    differentiated through their composition).
     """
 
     name: ClassVar[str] = "decompose"
@@ -31,8 +32,9 @@ class Decompose(Pass):
     def run(self, model: Model) -> bool:
         rules = self.rules or default_rules()
         for name in self.ops or ():
-            facts = latest("", name)
-            if not rules.compositions(name) and (facts is None or not facts.has_body):
+            domain, _, op_type = name.rpartition(".")
+            facts = latest(domain, op_type)
+            if not rules.compositions(op_type, domain) and (facts is None or not facts.has_body):
                 raise UsageError(f"there is no composition for operator {name!r}, ours or the specification's")
         return self._graph(Builder(model, model.graph, []), rules)
 
@@ -47,7 +49,7 @@ class Decompose(Pass):
                 inner = Builder(op.model, region, [], Scope(op.scope), op.inference, root=op.root)
                 changed |= self._graph(inner, rules)
             rule = None
-            if not node.domain and (self.ops is None or node.op_type in self.ops):
+            if self.ops is None or (f"{node.domain}." if node.domain else "") + node.op_type in self.ops:
                 rule = rules.composition(NodeView(op, node, rules), asked=self.ops is not None)
             if rule is None:
                 op.nodes.append(node)

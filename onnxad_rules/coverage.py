@@ -114,6 +114,8 @@ def _floating(f: schema.Facts | None, zeros: frozenset[str]) -> list[str]:
     """The operands that may be floating tensors and are not listed as zero."""
     if f is None:
         return []
+    if f.schema is None:  # an operator of a runtime, whose types nothing tells
+        return [name for name in f.inputs if name not in zeros]
     return [p.name for p in f.schema.inputs if p.name not in zeros and _any_floating([p], f.schema)]
 
 

@@ -85,6 +85,8 @@ class Direction:
     rb: Var | None
     peepholes: list[Var] | None
     states: list[Var]
+    #: What becomes of the hidden state before its product with R: quantized operators round it.
+    entering: Activation | None = None
 
     @property
     def hidden(self) -> Dim:
@@ -101,14 +103,18 @@ def hidden_size(n: NodeView) -> Dim:
     return n.R.shape[-1]
 
 
-def recurrent(op: Builder, n: NodeView) -> tuple[Var, ...]:
-    """The results of RNN, GRU or LSTM (Y, Y_h and for LSTM Y_c) in terms of other operators."""
+def recurrent(op: Builder, n: NodeView, entering: Activation | None = None) -> tuple[Var, ...]:
+    """The results of RNN, GRU or LSTM (Y, Y_h and for LSTM Y_c) in terms of other operators.
+
+    entering: for LSTM, what becomes of the hidden state at every step before its product with R.
+    """
     settle_ranks(op, n)
     x = op.Transpose(n.X, perm=[1, 0, 2]) if n.layout else n.X
     mask = _mask(op, x, n.sequence_lens) if n.sequence_lens is not None else None
     ys: list[Var] = []
     finals: list[list[Var]] = []
     for d in directions(op, n, x):
+        d.entering = entering
         y, *ends = _scan(op, d, _project(op, d, x), mask)
         ys.append(y)
         finals.append(ends)
@@ -273,7 +279,8 @@ def _gru(op: Builder, body: Builder, d: Direction, x: Var, states: Sequence[Var]
 def _lstm(op: Builder, body: Builder, d: Direction, x: Var, states: Sequence[Var]) -> list[Var]:
     f, g, last = d.functions
     h, c = states
-    i, o, forget, cell = body.Split(x + body.MatMul(h, op.swap(d.r)), num_outputs=4, axis=-1, outputs=4)
+    seen = h if d.entering is None else d.entering(body, h)
+    i, o, forget, cell = body.Split(x + body.MatMul(seen, op.swap(d.r)), num_outputs=4, axis=-1, outputs=4)
     p = d.peepholes
     if p is not None:
         i, forget = i + c * p[0], forget + c * p[2]

@@ -93,14 +93,14 @@ def _hard_swish(op: Builder, n: NodeView) -> Var:
 elementwise("HardSwish", X=_hard_swish)
 
 
-def _swish(op: Builder, n: NodeView, x: Var, y: Var) -> Var:
+def swish(op: Builder, n: NodeView, x: Var, y: Var) -> Var:
     """The derivative of y = x s(alpha x): s + alpha y (1 - s)."""
     s = op.Sigmoid(x if n.alpha == 1 else x * n.alpha)
     rest = y * (1 - s)
     return s + (rest if n.alpha == 1 else rest * n.alpha)
 
 
-elementwise("Swish", X=lambda op, n: _swish(op, n, n.X, n.Y))
+elementwise("Swish", X=lambda op, n: swish(op, n, n.X, n.Y))
 
 
 def _swiglu_gate(op: Builder, n: NodeView) -> Var:
@@ -132,10 +132,10 @@ elementwise("Mish", X=_mish)
 
 
 def _gelu(op: Builder, n: NodeView) -> Var:
-    return _gelu_tanh(op, n) if n.approximate == "tanh" else _gelu_erf(op, n)
+    return gelu_tanh(op, n) if n.approximate == "tanh" else gelu_erf(op, n)
 
 
-def _gelu_erf(op: Builder, n: NodeView) -> Var:
+def gelu_erf(op: Builder, n: NodeView) -> Var:
     """1/2 + erf(u) / 2 + u exp(-u^2) / sqrt(pi), with u = x / sqrt(2); the last factor goes into the
     exponent."""
     u = n.X * math.sqrt(0.5)
@@ -143,7 +143,7 @@ def _gelu_erf(op: Builder, n: NodeView) -> Var:
     return op.Erf(u) * 0.5 + 0.5 + bell
 
 
-def _gelu_tanh(op: Builder, n: NodeView) -> Var:
+def gelu_tanh(op: Builder, n: NodeView) -> Var:
     """y = x s(v) with v = x (a + b x^2): s + y (1 - s) v', which reuses the primal's result."""
     a = 2 * math.sqrt(2 / math.pi)
     bxx = n.X * n.X * (a * 0.044715)

@@ -191,7 +191,8 @@ def _layer(op: Builder, n: NodeView, t: Any) -> dict[str, Var | None]:
 
 
 @pushforward("RMSNormalization")
-def _rms(op: Builder, n: NodeView, t: Any) -> Var | None:
+def rms(op: Builder, n: NodeView, t: Any) -> Var | None:
+    """The tangent of x / sqrt(mean(x^2) + epsilon) * scale."""
     wide = _wide(n.X.dtype, n.stash_type)
     axes = _last_axes(op, n.X, n.axis)
     x, scale, t_scale, t_x = (_maybe(lambda v: op.Cast(v, to=int(wide)), v) for v in (n.X, n.scale, t.scale, t.X))
