@@ -21,7 +21,7 @@ from onnxad_ir.fold import FOLD_LIMIT, evaluate
 from onnxad_ir.idioms import Idioms
 from onnxad_ir.infer import Inference
 from onnxad_ir.peephole import peephole
-from onnxad_ir.spelling import SPELLINGS
+from onnxad_ir.spelling import SPELLINGS, turn, turn_scan
 from onnxad_ir.traverse import Captures
 from onnxad_ir.types import FLOATING, DataType, Shape, TensorType, Type
 
@@ -350,11 +350,14 @@ class Builder(Idioms):
 
     def place_typed(self, node: Node, types: Sequence[Type | None]) -> tuple[Value, ...]:
         """Append a node whose result types are known to the caller."""
+        turned = turn_scan(self, node) if node.op_type == "Scan" and not node.domain else {}
         node.graph = self.graph
         self.nodes.append(node)
         for v, t in zip(node.outputs, types, strict=True):
             v.type = t
             self.scope.define(v)
+        if turned:
+            return tuple(turn(self, v, turned[i]) if i in turned else v for i, v in enumerate(node.outputs))
         return node.outputs
 
     def place_identity(self, value: Value, name: str) -> Value:

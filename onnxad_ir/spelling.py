@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from onnxad_ir.core import Attr, Value
+from onnxad_ir.core import Attr, Node, Value
 from onnxad_ir.infer import known_ints
+from onnxad_ir.types import DataType
 
 if TYPE_CHECKING:
     from onnxad_ir.builder import Builder
@@ -39,6 +40,33 @@ def _pad(op: Builder, inputs: Inputs, attributes: dict[str, Attr]) -> Inputs | N
     )
     value = inputs[2]
     return (inputs[0], full.value) if value is None else (inputs[0], full.value, value)
+
+
+def turn(op: Builder, v: Value, axis: int) -> Value:
+    """`v` from last to first along an axis."""
+    return op.emit("Slice", [v, *(op.const([k]).value for k in (-1, -(2**63), axis, -1))], {})[0]
+
+
+def turn_scan(op: Builder, node: Node) -> dict[int, int]:
+    """Make a Scan in double precision run from first to last, on turned operands.
+
+    Returns the axis of each result (by position) that has to be turned back. In double precision, models with recurrent
+    operators run in onnx's reference evaluator only, whose Scan has no directions.
+    """
+    moving, stacking = node.attributes.get("scan_input_directions"), node.attributes.get("scan_output_directions")
+    if not any(moving or ()) and not any(stacking or ()):
+        return {}
+    if not any(v is not None and v.dtype == DataType.DOUBLE for v in node.inputs):
+        return {}
+    first = len(node.inputs) - node.attributes["num_scan_inputs"]
+    in_axes, out_axes = node.attributes.get("scan_input_axes"), node.attributes.get("scan_output_axes")
+    for i, backwards in enumerate(moving or ()):
+        v = node.inputs[first + i]
+        if backwards and v is not None:
+            node.set_input(first + i, turn(op, v, in_axes[i] if in_axes else 0))
+    for name in ("scan_input_directions", "scan_output_directions"):
+        node.attributes.pop(name, None)
+    return {first + i: out_axes[i] if out_axes else 0 for i, backwards in enumerate(stacking or ()) if backwards}
 
 
 #: Other operands for an operator, or None where the spelling is fine.
