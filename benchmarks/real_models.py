@@ -34,13 +34,14 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto
 
-from onnxad_ir.core import Model
+from onnxad_ir.core import Model, clone_model
 from onnxad_ir.proto import from_proto, to_proto
-from onnxad_ir.types import FLOATING
+from onnxad_ir.types import FLOATING, TensorType
 from onnxad_passes import forward, reverse, run_pipeline
 from onnxad_passes.decompose import Decompose
 from onnxad_passes.engines import widened
 from onnxad_passes.seeds import variables
+from onnxad_passes.unroll import Unroll
 from onnxad_passes.upgrade_opset import UpgradeOpset
 from onnxad_rules.testing import run_in_reference
 
@@ -84,7 +85,7 @@ POINTS: dict[str, tuple[Point, ...]] = {
     "silero_vad_op18_ifless.onnx": (_silero(16000, 576), _silero(8000, 288)),
     "silero_vad*": (_silero(16000, 576),),
     # rounded inside: a step must not cross a rounding
-    "common_old.onnx": (Point({"input1": (1, 1, 64, 40)}, steps=(1e-11, 1e-10, 1e-12)),),
+    "common_old.onnx": (Point({"input1": (1, 1, 64, 40)}, steps=(1e-10, 1e-9, 1e-11)),),
     "common.onnx": (Point({"input1": (1, 1, 64, 80)}),),
     "*_det_infer.onnx": (Point(values={"x": _strokes()}),),
     "*_rec_infer.onnx": (Point({"x": (1, 3, 48, 80)}),),
@@ -160,25 +161,39 @@ def nodes(proto: onnx.ModelProto) -> int:
     return count
 
 
-def lower(model: Model) -> Model:
-    """The model as the reference evaluator gets it right: in modern spellings, without operators of ONNX Runtime."""
-    ours = {n.op_type for n in model.graph.walk() if n.domain == "com.microsoft"}
-    decompose = [Decompose(tuple(f"com.microsoft.{op}" for op in sorted(ours)))] if ours else []
-    return run_pipeline(model, [UpgradeOpset(), *decompose])
+def lower(model: Model, feeds: Feeds) -> Model:
+    """The model as the reference evaluator gets it right, for inputs of these shapes.
+
+    In modern spellings, without operators of ONNX Runtime, and unrolled: it knows no Scan that runs backwards.
+    """
+    fixed = clone_model(model)
+    for v in fixed.graph.inputs:
+        if v.name in feeds and isinstance(v.type, TensorType):
+            v.type = TensorType(v.type.dtype, feeds[v.name].shape)
+    ours = sorted({f"com.microsoft.{n.op_type}" for n in model.graph.walk() if n.domain == "com.microsoft"})
+    passes = [UpgradeOpset(), *([Decompose(tuple(ours))] if ours else []), Unroll()]
+    return run_pipeline(fixed, passes)
 
 
-def in_double(proto: onnx.ModelProto) -> Callable[[Feeds], list[np.ndarray]]:
+def readable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Stamped opset 19, the first in which the evaluator knows DequantizeLinear; nothing we meet differs from 18."""
+    for o in proto.opset_import:
+        o.version = 19 if o.domain == "" and o.version == 18 else o.version
+    return proto
+
+
+def in_double(proto: onnx.ModelProto, feeds: Feeds) -> Callable[[Feeds], list[np.ndarray]]:
     """A runner of a model in double precision."""
-    return run_in_reference(to_proto(widened(lower(from_proto(proto)))))
+    return run_in_reference(readable(to_proto(widened(lower(from_proto(proto), feeds)))))
 
 
 class Doubled:
     """The model in double precision, in onnx's reference evaluator, with its weights as operands."""
 
-    def __init__(self, model: Model, sources: list[str]):
-        lowered = lower(model)
+    def __init__(self, model: Model, sources: list[str], feeds: Feeds):
+        lowered = lower(model, feeds)
         variables(lowered, sources)  # those of branches move to the main graph, as they do in a derivative
-        proto = to_proto(widened(lowered))
+        proto = readable(to_proto(widened(lowered)))
         have = {i.name for i in proto.graph.input}
         self.values = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer if t.name in sources}
         for t in [t for t in proto.graph.initializer if t.name in sources]:
@@ -269,7 +284,7 @@ def compare(proto: onnx.ModelProto, point: Point, budget: float, verbose: bool) 
     ys = primal.run(None, feeds)
     outputs = [o.name for o in proto.graph.output]
     seeded = [i for i, y in enumerate(ys) if y.dtype.kind == "f"]
-    doubled = Doubled(model, sources)
+    doubled = Doubled(model, sources, feeds)
     wide = {k: a.astype(np.float64) if a.dtype.kind == "f" else a for k, a in feeds.items()}
     start = time.perf_counter()
     exact = doubled(wide)
@@ -303,7 +318,7 @@ def compare(proto: onnx.ModelProto, point: Point, budget: float, verbose: bool) 
                 print(f"    {errors[0]:.1e} {errors[1]:.1e}", ", ".join(check.group)[:200])
     row.verdict = "ok"
     if failed:  # is it rounding? the same derivative models in double precision
-        exact_push, exact_pull = in_double(tangent), in_double(adjoint)
+        exact_push, exact_pull = in_double(tangent, push_feeds(sources)), in_double(adjoint, pull_feeds)
         adjoints = dict(zip(sources, exact_pull({**wide, **pull_seeds})[len(ys) :], strict=True))
         worst = 0.0
         for check in failed:

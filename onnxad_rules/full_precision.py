@@ -20,6 +20,19 @@ def erf(x: Array) -> Array:
     return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x)).reshape(x.shape)
 
 
+class DynamicQuantizeLinear(OpRun):  # type: ignore[misc]
+    """Eight bits over the range of x and 0; the scale is in the element type of x."""
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array, Array, Array]:
+        low, high = min(0, x.min(initial=0)), max(0, x.max(initial=0))
+        scale = np.asarray((high - low) / 255 or 1, x.dtype)
+        zero_point = np.clip(np.rint(-low / scale), 0, 255)
+        q = np.clip(np.rint(x / scale) + zero_point, 0, 255)
+        return q.astype(np.uint8), scale, np.asarray(zero_point, np.uint8)
+
+
 class Erf(OpRun):  # type: ignore[misc]
     """The error function."""
 
@@ -96,4 +109,4 @@ class GlobalMaxPool(OpRun):  # type: ignore[misc]
         return (x.max(tuple(range(2, x.ndim)), keepdims=True),)
 
 
-OPERATORS: list[type[OpRun]] = [Erf, GatherElements, Gelu, GlobalMaxPool, LayerNormalization, RMSNormalization]
+OPERATORS: list[type[OpRun]] = [DynamicQuantizeLinear, Erf, GatherElements, Gelu, GlobalMaxPool, LayerNormalization, RMSNormalization]
