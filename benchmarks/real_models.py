@@ -147,7 +147,9 @@ def weights(model: Model) -> list[str]:
     of a negative number has no derivative.
     """
     names = [v.name for g in model.graph.graphs() for v in g.constants if v.dtype in FLOATING and v.name]
-    others = {v.name for n in model.graph.walk() if n.op_type in ("Resize", "Upsample", "Pow") for v in n.inputs[1:] if v}
+    others = {
+        v.name for n in model.graph.walk() if n.op_type in ("Resize", "Upsample", "Pow") for v in n.inputs[1:] if v
+    }
     return [n for n in dict.fromkeys(names) if names.count(n) == 1 and n not in others]
 
 
@@ -246,7 +248,9 @@ class Check:
         self.spread = float(np.sqrt(sum(squares)))
         self.found: list[list[np.ndarray]] = []
 
-    def differences(self, run: Doubled, feeds: Feeds, values: Feeds, outputs: list[str], steps: tuple[float, ...]) -> None:
+    def differences(
+        self, run: Doubled, feeds: Feeds, values: Feeds, outputs: list[str], steps: tuple[float, ...]
+    ) -> None:
         """Central differences of the seeded outputs, for each step."""
         for h in steps:
             up, down = (
@@ -324,7 +328,9 @@ def compare(proto: onnx.ModelProto, point: Point, budget: float, verbose: bool) 
         for check in failed:
             moved = {f"fwd_{n}": direction[n] if n in check.group else np.zeros_like(direction[n]) for n in sources}
             worst = max(worst, *check.errors(exact_push({**wide, **moved})[len(ys) :], adjoints))
-        row.verdict = f"ok, rounding (in double precision {worst:.0e})" if worst <= TOLERANCE else f"WRONG ({worst:.0e})"
+        row.verdict = (
+            f"ok, rounding (in double precision {worst:.0e})" if worst <= TOLERANCE else f"WRONG ({worst:.0e})"
+        )
     if drift > TOLERANCE:
         row.verdict += f" (the model in double precision is off by {drift:.0e})"
     base = milliseconds(lambda: primal.run(None, feeds))
@@ -373,7 +379,9 @@ def main() -> int:
                 row = compare(proto, point, args.seconds, args.verbose)
             except Exception as error:  # one file that cannot be done must not hide the others
                 bad += 1
-                print(f"{label:52s} {opset:5d} {type(error).__name__}: {' '.join(str(error).split())[:200]}", flush=True)
+                print(
+                    f"{label:52s} {opset:5d} {type(error).__name__}: {' '.join(str(error).split())[:200]}", flush=True
+                )
                 if args.verbose:
                     raise
                 continue

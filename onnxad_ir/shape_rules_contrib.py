@@ -190,9 +190,10 @@ def _embed(ctx: Inference, n: Node) -> Types:
     ids, words = _tensor(n, 0), _tensor(n, 2)
     if words is None:
         return (None,) * len(n.outputs)
-    known = ids is not None and ids.shape is not None and words.shape is not None
-    out = TensorType(words.dtype, (*ids.shape, words.shape[-1]) if known else None)  # type: ignore[union-attr,misc]
-    mask = TensorType(DataType.INT32, ids.shape[:1] if known else None)  # type: ignore[union-attr,index]
+    if ids is None or ids.shape is None or words.shape is None:
+        out, mask = TensorType(words.dtype), TensorType(DataType.INT32)
+    else:
+        out, mask = TensorType(words.dtype, (*ids.shape, words.shape[-1])), TensorType(DataType.INT32, ids.shape[:1])
     return (out, mask, out)[: len(n.outputs)]
 
 

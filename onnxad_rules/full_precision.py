@@ -109,4 +109,12 @@ class GlobalMaxPool(OpRun):  # type: ignore[misc]
         return (x.max(tuple(range(2, x.ndim)), keepdims=True),)
 
 
-OPERATORS: list[type[OpRun]] = [DynamicQuantizeLinear, Erf, GatherElements, Gelu, GlobalMaxPool, LayerNormalization, RMSNormalization]
+OPERATORS: list[type[OpRun]] = [
+    DynamicQuantizeLinear,
+    Erf,
+    GatherElements,
+    Gelu,
+    GlobalMaxPool,
+    LayerNormalization,
+    RMSNormalization,
+]
