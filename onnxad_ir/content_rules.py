@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from onnxad_ir import dims
 from onnxad_ir.core import Node, Value
-from onnxad_ir.infer import INTEGERS, Inference, infer_contents, known, known_ints
+from onnxad_ir.infer import CONTENT_LIMIT, INTEGERS, Inference, infer_contents, known, known_ints
 from onnxad_ir.types import DataType, Dim
 
 Content = tuple[Dim, ...] | None
@@ -84,7 +82,7 @@ def _div(ctx: Inference, n: Node) -> Content:
     out: list[Dim] = []
     for a, b in p:
         if isinstance(a, int) and isinstance(b, int):
-            q: Dim | None = None if b == 0 else math.trunc(a / b) if abs(a) < 2**52 else a // b
+            q: Dim | None = None if b == 0 else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
         else:
             q = dims.floordiv(a, b)
         if q is None:
@@ -95,7 +93,7 @@ def _div(ctx: Inference, n: Node) -> Content:
 
 @infer_contents("Max", "Min", "Mod")
 def _numeric(ctx: Inference, n: Node) -> Content:
-    if len(n.inputs) != 2:
+    if len(n.inputs) != 2 or n.attributes.get("fmod", 0):
         return None
     p = _pairs(n)
     if p is None:
@@ -134,8 +132,10 @@ def _gather(ctx: Inference, n: Node) -> Content:
 def _slice(ctx: Inference, n: Node) -> Content:
     c, start, end = known(n.inputs[0]), known_ints(n.inputs[1]), known_ints(n.inputs[2])
     step = known_ints(n.inputs[4]) if len(n.inputs) > 4 and n.inputs[4] is not None else (1,)
-    if c is None or not (start and end and step) or len(start) != 1:
+    if c is None or not (start and end and step) or len(start) != 1 or not step[0]:
         return None
+    if step[0] < 0 and start[0] < -len(c):
+        return None  # see slice_extent
     stop: int | None = end[0]
     if step[0] < 0 and end[0] < -len(c):
         stop = None
@@ -145,7 +145,7 @@ def _slice(ctx: Inference, n: Node) -> Content:
 @infer_contents("Expand", "Tile", "ConstantOfShape")
 def _repeat(ctx: Inference, n: Node) -> Content:
     out = n.outputs[0].shape
-    if not out or not isinstance(out[0], int):
+    if not out or not isinstance(out[0], int) or out[0] > CONTENT_LIMIT:
         return None
     if n.op_type == "ConstantOfShape":
         value = n.attributes.get("value")
@@ -160,7 +160,7 @@ def _range(ctx: Inference, n: Node) -> Content:
     if lo is None or hi is None or step is None or not step[0]:
         return None
     r = range(lo[0], hi[0], step[0])
-    return tuple(r) if len(r) <= 64 else None
+    return tuple(r) if len(r) <= CONTENT_LIMIT else None
 
 
 @infer_contents("ReduceProd", "ReduceSum")
@@ -170,10 +170,7 @@ def _reduce(ctx: Inference, n: Node) -> Content:
         return None
     if n.op_type == "ReduceProd":
         return (dims.product(c),)
-    total: Dim = 0
-    for d in c:
-        total = dims.add(total, d)
-    return (total,)
+    return (dims.total(c),)
 
 
 @infer_contents("Where")

@@ -376,8 +376,9 @@ class Model:
     #: How many anonymous symbols ("?1", "?2", ...) are in use.
     symbols: int = 0
 
-    #: Constants that are differentiated: no pass may use their numbers.
-    variables: set[Value] = field(default_factory=set)
+    #: Constants and inner values that passes still to come were told of by name, and by how many: none may be dropped
+    #: or shared, and no number of such a constant be used.
+    variables: dict[Value, int] = field(default_factory=dict)
 
     @property
     def frozen(self) -> frozenset[str]:
@@ -426,7 +427,7 @@ def clone_model(model: Model) -> Model:
         g.body, g.opset = clone_graph(f.body), dict(f.opset)
         out.functions[key] = g
     out.opset, out.metadata = dict(model.opset), dict(model.metadata)
-    out.variables = {mapping[v] for v in model.variables if v in mapping}
+    out.variables = {mapping[v]: n for v, n in model.variables.items() if v in mapping}
     return out
 
 

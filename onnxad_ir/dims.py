@@ -8,6 +8,12 @@ from onnxad_ir.types import Dim, Shape
 
 Monomial = tuple[str, ...]
 
+#: What a sum or product of extents is whose text would be too long: no symbol at all, and equal to nothing. It is met
+#: only while a type is worked out; inference puts a fresh symbol in its place.
+TOO_LONG = "?"
+#: Polynomials of more terms, or of a higher degree, are `TOO_LONG`: extents stay as cheap as the graph is long.
+_TERMS, _DEGREE = 16, 16
+
 
 class Expr(str):
     """A symbolic extent built from others: a polynomial in atoms. Compares, hashes and prints as its text."""
@@ -29,6 +35,8 @@ def _dim(poly: dict[Monomial, int]) -> Dim:
     poly = {m: c for m, c in sorted(poly.items()) if c}
     if not poly:
         return 0
+    if len(poly) > _TERMS or any(len(m) > _DEGREE or TOO_LONG in m for m in poly):
+        return TOO_LONG
     if len(poly) == 1:
         ((m, c),) = poly.items()
         if not m:
@@ -46,6 +54,8 @@ def add(a: Dim, b: Dim) -> Dim:
     """a + b."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
+    if TOO_LONG in (a, b):
+        return TOO_LONG
     out = dict(terms(a))
     for m, c in terms(b).items():
         out[m] = out.get(m, 0) + c
@@ -56,6 +66,8 @@ def mul(a: Dim, b: Dim) -> Dim:
     """a * b."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
+    if TOO_LONG in (a, b):
+        return 0 if 0 in (a, b) else TOO_LONG
     out: dict[Monomial, int] = {}
     for m, c in terms(a).items():
         for k, d in terms(b).items():
@@ -76,7 +88,7 @@ def sub(a: Dim, b: Dim) -> Dim:
 
 def floordiv(a: Dim, b: Dim) -> Dim | None:
     """a // b where it can be told (b = 0 and inexact symbolic quotients cannot), else None."""
-    if b == 0:
+    if b == 0 or TOO_LONG in (a, b):
         return None
     if isinstance(a, int) and isinstance(b, int):
         return a // b
@@ -99,6 +111,15 @@ def floordiv(a: Dim, b: Dim) -> Dim | None:
     return _dim(out)
 
 
+def total(dims: Iterable[Dim]) -> Dim:
+    """The sum of extents."""
+    out: dict[Monomial, int] = {}
+    for d in dims:
+        for m, c in terms(d).items():
+            out[m] = out.get(m, 0) + c
+    return _dim(out)
+
+
 def product(dims: Iterable[Dim]) -> Dim:
     """The product of extents."""
     out: Dim = 1
@@ -110,7 +131,7 @@ def product(dims: Iterable[Dim]) -> Dim:
 def broadcast_dim(a: Dim, b: Dim) -> Dim | None:
     """The extent of two extents broadcast together; None where it depends on run-time values."""
     if a == b:
-        return a
+        return None if a == TOO_LONG else a
     if a == 1:
         return b
     if b == 1:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxad_ir.core import Attr
+from onnxad_ir.types import FLOATING
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Evaluator: TypeAlias = "Callable[[dict[str, Attr], list[Array | None]], Array]"
 
 #: Constants of more elements than this are not folded: a model must not grow by its folded values.
 FOLD_LIMIT = 4096
+
+_CAST = (
+    FLOATING | {ir.DataType[f"{sign}INT{bits}"] for sign in ("", "U") for bits in (8, 16, 32, 64)} | {ir.DataType.BOOL}
+)
 
 _UNARY: dict[str, Callable[[Array], Array]] = {
     "Neg": np.negative,
@@ -44,8 +51,6 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "And": np.logical_and,
     "Or": np.logical_or,
     "Xor": np.logical_xor,
-    "Max": np.maximum,
-    "Min": np.minimum,
 }
 
 
@@ -80,6 +85,8 @@ def _slice(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
     axes = xs[3].reshape(-1) if len(xs) > 3 and xs[3] is not None else np.arange(len(starts))
     steps = xs[4].reshape(-1) if len(xs) > 4 and xs[4] is not None else np.ones(len(starts), np.int64)
     index = [slice(None)] * x.ndim
+    if any(st < 0 and s < -x.shape[int(a)] for s, a, st in zip(starts.reshape(-1), axes, steps, strict=True)):
+        raise ValueError  # see slice_extent
     for s, e, a, st in zip(starts.reshape(-1), ends.reshape(-1), axes, steps, strict=True):
         lo, hi, step = slice(int(s), int(e), int(st)).indices(x.shape[int(a)])
         index[int(a)] = slice(lo, hi if hi >= 0 else None, step)
@@ -114,11 +121,35 @@ def _gather(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
     return np.take(x, i, axis=attrs.get("axis", 0))
 
 
+def _within_limit(shape: Iterable[Any]) -> None:
+    if math.prod(int(d) for d in shape) > FOLD_LIMIT:
+        raise OverflowError
+
+
+def _flatten(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
+    (x,) = _present(xs)
+    axis = attrs.get("axis", 1)
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+def _tile(x: Array, repeats: Array) -> Array:
+    _within_limit([*x.shape, *repeats.reshape(-1)])
+    return np.tile(x, repeats)
+
+
+def _cast(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
+    """Between the types that numpy casts as ONNX does: not to and from strings, nor with saturation."""
+    (x,) = _present(xs)
+    to = ir.DataType(attrs["to"])
+    if (x.dtype.kind not in "biuf" and x.dtype != ir.DataType.BFLOAT16.numpy()) or to not in _CAST:
+        raise TypeError
+    return x.astype(to.numpy())
+
+
 def _constant_of_shape(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
     shape, value = xs[0], attrs.get("value")
     assert shape is not None
-    if np.prod(shape) > FOLD_LIMIT:
-        raise OverflowError
+    _within_limit(shape)
     fill = np.zeros((), np.float32) if value is None else value.numpy().reshape(())
     return np.full(tuple(int(d) for d in shape), fill)
 
@@ -127,8 +158,7 @@ def _expand(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
     x, shape = xs[0], xs[1]
     assert x is not None and shape is not None
     target = np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))
-    if np.prod(target) > FOLD_LIMIT:
-        raise OverflowError
+    _within_limit(target)
     return np.ascontiguousarray(np.broadcast_to(x, target))
 
 
@@ -152,9 +182,13 @@ def _plain(f: Callable[..., Array]) -> Evaluator:
 EVALUATORS: dict[str, Evaluator] = {
     **{k: _plain(f) for k, f in _UNARY.items()},
     **{k: _plain(f) for k, f in _BINARY.items()},
+    "Max": lambda a, xs: reduce(np.maximum, _present(xs)),
+    "Min": lambda a, xs: reduce(np.minimum, _present(xs)),
+    "Sum": lambda a, xs: reduce(np.add, _present(xs)),
+    "Flatten": _flatten,
     "Div": lambda a, xs: _div(*_present(xs)),
     "Mod": lambda a, xs: (np.fmod if a.get("fmod", 0) else np.mod)(*_present(xs)),
-    "Cast": lambda a, xs: _present(xs)[0].astype(ir.DataType(a["to"]).numpy()),
+    "Cast": _cast,
     "Shape": lambda a, xs: np.asarray(_present(xs)[0].shape[a.get("start", 0) : a.get("end")], np.int64),
     "Concat": lambda a, xs: np.concatenate(_present(xs), axis=a["axis"]),
     "Where": lambda a, xs: np.where(*_present(xs)),
@@ -172,7 +206,7 @@ EVALUATORS: dict[str, Evaluator] = {
     "Expand": _expand,
     "Range": _range,
     "NonZero": lambda a, xs: np.asarray(np.nonzero(_present(xs)[0]), np.int64),
-    "Tile": lambda a, xs: np.tile(*_present(xs)),
+    "Tile": lambda a, xs: _tile(*_present(xs)),
     "CumSum": lambda a, xs: _cumsum(a, *_present(xs)),
 }
 

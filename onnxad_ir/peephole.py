@@ -1,7 +1,8 @@
 """Algebraic identities: an expression that equals a value that is already there.
 
 Each entry looks at an operator about to be made and returns the value it equals, or None. All hold exactly for every
-input; none looks further than the producers of the operands.
+input, infinite and undefined ones included, but for the sign of a zero (-0.0 + 0.0 is 0.0); none looks further than the
+producers of the operands.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxad_ir.core import Attr, Value
 from onnxad_ir.infer import known
-from onnxad_ir.types import Shape
+from onnxad_ir.types import DataType, Shape
 
 if TYPE_CHECKING:
     from onnxad_ir.builder import Builder
@@ -20,6 +21,9 @@ Inputs: TypeAlias = "Sequence[Value | None]"
 Rule: TypeAlias = "Callable[[Builder, Inputs, dict[str, Attr]], Value | None]"
 
 RULES: dict[str, Rule] = {}
+
+#: Neg does not take these.
+_UNSIGNED = frozenset({DataType.UINT8, DataType.UINT16, DataType.UINT32, DataType.UINT64})
 
 
 def peephole(op: Builder, op_type: str, inputs: Inputs, attributes: dict[str, Attr]) -> Value | None:
@@ -121,7 +125,7 @@ def _sub(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     assert a is not None and b is not None
     if is_number(op, b, 0) and absorbs(a.shape, b.shape):
         return a
-    if is_number(op, a, 0) and absorbs(b.shape, a.shape):
+    if is_number(op, a, 0) and absorbs(b.shape, a.shape) and b.dtype not in _UNSIGNED:
         return op.emit("Neg", (b,), {})[0]
     if (p := _produced(b, "Neg")) is not None:
         return op.emit("Add", (a, p.inputs[0]), {})[0]
@@ -180,6 +184,11 @@ def _transpose(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | N
     return None
 
 
+def _says_all(target: Shape, attrs: dict[str, Attr]) -> bool:
+    """True where a Reshape takes no extent from its operand: no symbol is an extent that may be zero at run time."""
+    return bool(attrs.get("allowzero")) or all(isinstance(d, int) for d in target)
+
+
 @rule("Reshape")
 def _reshape(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     v, shape = inputs
@@ -193,7 +202,7 @@ def _reshape(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | Non
         if len(differ) == 1 and target[differ[0]] == -1 and 0 not in target:
             return v
     p = _produced(v, "Reshape")
-    if p is not None and not p.attributes.get("allowzero") and target is not None and 0 not in target:
+    if p is not None and target is not None and 0 not in target and _says_all(target, attrs):
         return op.emit("Reshape", (p.inputs[0], shape), attrs)[0]
     return None
 

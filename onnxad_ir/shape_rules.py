@@ -304,19 +304,19 @@ def _concat(ctx: Inference, n: Node) -> Types | None:
     if first is None:
         return (TensorType(ts[0].dtype),)
     axis = axis + len(first) if axis < 0 else axis
-    if axis >= len(first):
-        return None
+    if not 0 <= axis < len(first):
+        raise IndexError(f"axis {axis} of rank {len(first)}")
     out = list(first)
-    total: Dim | None = 0
+    pieces: list[Dim] = []
     for t in ts:
         if t is None or t.shape is None or len(t.shape) != len(first):
-            total = None
+            pieces.append(dims.TOO_LONG)
             continue
-        total = None if total is None else dims.add(total, t.shape[axis])
+        pieces.append(t.shape[axis])
         for i, d in enumerate(t.shape):
             if isinstance(d, int) and i != axis:
                 out[i] = d
-    out[axis] = ctx.fresh() if total is None else total
+    out[axis] = dims.total(pieces)
     return (TensorType(ts[0].dtype, tuple(out)),)
 
 
@@ -375,6 +375,8 @@ def _optional(n: Node, i: int, read, default):  # type: ignore[no-untyped-def]
 def slice_extent(d: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
     """The extent of `x[start:end:step]` along an axis of extent `d`, None where it cannot be told."""
     if isinstance(d, int) and isinstance(start, int) and isinstance(end, int) and step:
+        if step < 0 and start < -d:
+            return None  # one element by the specification, none in onnx's reference evaluator
         return len(range(*slice(start, end if end > -d - 1 or step > 0 else None, step).indices(d)))
     if step != 1:
         return d if step == -1 and start == -1 and isinstance(end, int) and end < -(2**31) else None
@@ -482,7 +484,7 @@ def _range(ctx: Inference, n: Node) -> Types | None:
     if lo is not None and hi is not None and step is not None:
         if isinstance(lo[0], int) and isinstance(hi[0], int) and isinstance(step[0], int) and step[0]:
             extent = max(0, -((lo[0] - hi[0]) // step[0]))
-        elif lo == (0,) and step == (1,):
+        elif lo == (0,) and step == (1,) and not isinstance(hi[0], dims.Expr):  # N - 1 may be negative
             extent = hi[0]
     return (TensorType(a.dtype, (ctx.fresh() if extent is None else extent,)),)
 

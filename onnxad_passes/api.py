@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from onnxad_ir.core import Model, clone_model
 from onnxad_ir.proto import from_proto, to_proto
 from onnxad_ir.traverse import deep_regions
+from onnxad_ir.verify import verify
 from onnxad_passes.forward import Forward
 from onnxad_passes.gradient import Gradient
 from onnxad_passes.manager import Pass, PassManager
@@ -25,12 +26,16 @@ M = TypeVar("M")
 def run_pipeline(model: M, pipeline: str | Iterable[Pass], verify_each: bool = True) -> M:
     """Run a pipeline, text or passes, on a model of any kind; the model itself is not changed.
 
+    The model is verified first, and with `verify_each` after every pass that changed it.
+
     Raises UsageError for a pipeline that does not parse or a request that makes no sense for the model,
     ModelError for a broken model, UnsupportedOperator where operators without a rule stand in the way.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else list(pipeline)
     with paused_gc(), deep_regions():
         lifted, back = lift(model)
+        if not verify_each:
+            verify(lifted)
         PassManager(passes, verify_each=verify_each).run(lifted)
         out: M = back(lifted)
         return out
@@ -81,16 +86,18 @@ def forward(
     dim: str | None = None,
     layout: str = "casadi",
     rules: Ruleset | None = None,
+    functions: str = "inline",
 ) -> M:
     """The model with inputs fwd_<x> and outputs fwd_<y> = (dy/dx) fwd_<x> added; its signature stays a prefix.
 
     inputs, outputs: names (default: every floating input, every floating output); inputs may name
     initializers and inner values. prefix: of the new names (default: counted up as CasADi's diff_prefix).
     dim: name of the seed axis. layout: how several directions are packed; only "single" (one direction, the
-    primal's own shapes) so far. rules: a rule set instead of the built-in one. Raises as `run_pipeline` does.
+    primal's own shapes) so far. rules: a rule set instead of the built-in one. functions: "inline", or "keep": a local
+    function is differentiated once and called. Raises as `run_pipeline` does.
     """
     check_layout(layout)
-    return _derivative(model, Forward(_names(inputs), _names(outputs), prefix, layout, rules))
+    return _derivative(model, Forward(_names(inputs), _names(outputs), prefix, layout, rules, functions))
 
 
 def reverse(
@@ -101,24 +108,29 @@ def reverse(
     dim: str | None = None,
     layout: str = "casadi",
     rules: Ruleset | None = None,
+    functions: str = "inline",
 ) -> M:
     """The model with inputs adj_<y> and outputs adj_<x> = (dy/dx)^T adj_<y> added; its signature stays a prefix.
 
     Arguments and errors are those of `forward`.
     """
     check_layout(layout)
-    return _derivative(model, Reverse(_names(inputs), _names(outputs), prefix, layout, rules))
+    return _derivative(model, Reverse(_names(inputs), _names(outputs), prefix, layout, rules, functions))
 
 
 def gradient(
-    model: M, output: str | None = None, inputs: Sequence[str] | None = None, rules: Ruleset | None = None
+    model: M,
+    output: str | None = None,
+    inputs: Sequence[str] | None = None,
+    rules: Ruleset | None = None,
+    functions: str = "inline",
 ) -> M:
     """The model with outputs grad_<x> added, the gradient of an output with one element; no seed.
 
     output: its name (default: the only floating output). inputs: names (default: every floating input); they
     may name initializers and inner values. Raises as `run_pipeline` does.
     """
-    return _derivative(model, Gradient(output, _names(inputs), None, rules))
+    return _derivative(model, Gradient(output, _names(inputs), None, rules, functions))
 
 
 def unroll(model: M, limit: int = LIMIT) -> M:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,7 +42,7 @@ class Cse(Pass):
         changed = False
         for body in model.bodies():
             changed |= _share_constants(body)
-            changed |= _share(body, None)
+            changed |= _share(body, None, model.variables)
         return changed
 
 
@@ -64,14 +65,14 @@ class _Seen:
         return self.nodes.setdefault(key, node)
 
 
-def _share(graph: Graph, outer: _Seen | None) -> bool:
+def _share(graph: Graph, outer: _Seen | None, keep: Mapping[Value, int]) -> bool:
     changed = False
     seen = _Seen(outer)
     kept: list[Node] = []
     for node in graph.nodes:
         for region in node.regions:
-            changed |= _share(region, seen)
-        key = _key(node)
+            changed |= _share(region, seen, keep)
+        key = None if keep and any(v in keep for v in node.outputs) else _key(node)
         first = node if key is None else seen.first(key, node)
         if first is node or not _replace(graph, node, first):
             kept.append(node)

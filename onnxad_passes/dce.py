@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxad_ir.core import Graph, Model
+from onnxad_ir.core import Graph, Model, Value
 from onnxad_passes.inline_functions import called_functions
 from onnxad_passes.manager import Pass
 
@@ -19,7 +20,7 @@ class Dce(Pass):
     def run(self, model: Model) -> bool:
         changed = False
         for body in model.bodies():
-            changed |= drop_dead(body)
+            changed |= drop_dead(body, model.variables)
         called = {f.key for f in called_functions(model)} if model.functions else set()
         for key in [k for k in model.functions if k not in called]:
             del model.functions[key]
@@ -27,21 +28,21 @@ class Dce(Pass):
         return changed
 
 
-def drop_dead(graph: Graph) -> bool:
-    """Drop what nobody reads from a graph and the regions inside; True where anything went."""
+def drop_dead(graph: Graph, keep: Container[Value] = ()) -> bool:
+    """Drop what nobody reads from a graph and the regions inside, but for `keep`; True where anything went."""
     changed = False
     kept = []
     for node in reversed(graph.nodes):
-        if any(v.users for v in node.outputs):
+        if any(v.users or v in keep for v in node.outputs):
             kept.append(node)
             for region in node.regions:  # now, as it may be the last to read what comes before
-                changed |= drop_dead(region)
+                changed |= drop_dead(region, keep)
         else:
             node.detach()
             changed = True
     if len(kept) != len(graph.nodes):
         graph.nodes[:] = reversed(kept)
-    alive = [v for v in graph.constants if v.users]
+    alive = [v for v in graph.constants if v.users or v in keep]
     if len(alive) != len(graph.constants):
         graph.constants[:] = alive
         changed = True

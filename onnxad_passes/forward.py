@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,12 +17,15 @@ from onnxad_passes.seeds import (
     choose_sinks,
     choose_sources,
     next_prefix,
-    variables,
+    release,
+    reserve,
 )
+from onnxad_passes.specialize_functions import function_passes
 from onnxad_passes.tidy import tidy
 from onnxad_rules.activity import activity
 from onnxad_rules.context import Survey
 from onnxad_rules.derive import push
+from onnxad_rules.functions import with_functions
 from onnxad_rules.ruleset import Ruleset, default_rules
 
 
@@ -32,6 +36,7 @@ class Forward(Pass):
     inputs: what to differentiate with respect to (inputs, initializers or inner values; default: every
     floating input). outputs: whose tangents to return (default: every floating output). prefix: of the new
     names (default: fwd_, counted up where it is taken). layout: single.
+    functions: inline, or keep: local functions are differentiated once and called.
     """
 
     name: ClassVar[str] = "forward"
@@ -41,13 +46,18 @@ class Forward(Pass):
     prefix: str | None = None
     layout: str = "single"
     rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
+    functions: str = "inline"
+
+    @property
+    def instead(self) -> Mapping[str, str]:
+        return function_passes(self.functions)
 
     def prepare(self, model: Model) -> None:
-        model.variables |= variables(model, self.inputs)
+        reserve(model, self.inputs, self.outputs)
 
     def run(self, model: Model) -> bool:
         check_layout(self.layout)
-        graph, rules = model.graph, self.rules or default_rules()
+        graph, rules = model.graph, with_functions(self.rules or default_rules(), model)
         sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
         prefix = self.prefix if self.prefix is not None else next_prefix("fwd", graph, (*sources, *sinks))
         captures = Captures()
@@ -74,5 +84,6 @@ class Forward(Pass):
                         del tangents[v]
         op.label = "forward"
         add_results(op, graph, [(prefix + v.name, v, tangents.get(v)) for v in sinks], seeds.values())
+        release(model, (*sources, *sinks))
         tidy(model)
         return True

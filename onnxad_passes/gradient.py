@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,9 +12,11 @@ from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.types import TensorType
 from onnxad_passes.manager import Pass
 from onnxad_passes.reverse import adjoint
-from onnxad_passes.seeds import add_results, choose_sinks, choose_sources, next_prefix, variables
+from onnxad_passes.seeds import add_results, choose_sinks, choose_sources, next_prefix, release, reserve
+from onnxad_passes.specialize_functions import function_passes
 from onnxad_passes.tidy import tidy
 from onnxad_rules.derive import Cotangents, total
+from onnxad_rules.functions import with_functions
 from onnxad_rules.ruleset import Ruleset, default_rules
 
 
@@ -23,7 +26,7 @@ class Gradient(Pass):
 
     output: which (default: the model's only floating output). inputs: with respect to what (inputs,
     initializers or inner values; default: every floating input). prefix: of the new names (default: grad_,
-    counted up).
+    counted up). functions: inline, or keep: local functions are differentiated once and called.
     """
 
     name: ClassVar[str] = "gradient"
@@ -32,12 +35,17 @@ class Gradient(Pass):
     inputs: tuple[str, ...] | None = None
     prefix: str | None = None
     rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
+    functions: str = "inline"
+
+    @property
+    def instead(self) -> Mapping[str, str]:
+        return function_passes(self.functions)
 
     def prepare(self, model: Model) -> None:
-        model.variables |= variables(model, self.inputs)
+        reserve(model, self.inputs, None if self.output is None else (self.output,))
 
     def run(self, model: Model) -> bool:
-        graph, rules = model.graph, self.rules or default_rules()
+        graph, rules = model.graph, with_functions(self.rules or default_rules(), model)
         sources, sink = choose_sources(model, self.inputs), self._sink(model)
         prefix = self.prefix if self.prefix is not None else next_prefix("grad", graph, sources)
         op = Builder(model, graph)
@@ -45,6 +53,7 @@ class Gradient(Pass):
         cotangents: Cotangents = {sink: [op.ones_like(op.var(sink))]}
         adjoint(op, sources, cotangents, rules)
         add_results(op, graph, [(prefix + v.name, v, total(op, cotangents, v)) for v in sources])
+        release(model, (*sources, sink))
         tidy(model)
         return True
 

@@ -117,13 +117,25 @@ def _choose(graph: Graph, names: Sequence[str], what: str) -> list[Value]:
     return out
 
 
-def variables(model: Model, inputs: Sequence[str] | None) -> set[Value]:
-    """The constants that `inputs` name. One that stands in a region is moved to the main graph."""
-    if inputs is None:
-        return set()
-    wanted = set(inputs)
-    _hoist(model.graph, wanted)
-    return {v for v in model.graph.constants if v.name in wanted}
+def reserve(model: Model, inputs: Sequence[str] | None, outputs: Sequence[str] | None = None) -> None:
+    """Have every pass leave alone what is named (`Model.variables`), until it is released.
+
+    A constant that stands in a region is moved to the main graph.
+    """
+    wanted = {*(inputs or ()), *(outputs or ())}
+    if wanted:
+        _hoist(model.graph, wanted)
+        for name, v in named_values(model.graph).items():
+            if name in wanted:
+                model.variables[v] = model.variables.get(v, 0) + 1
+
+
+def release(model: Model, values: Iterable[Value]) -> None:
+    """Undo `reserve` for values that have been differentiated."""
+    for v in values:
+        left = model.variables.pop(v, 0) - 1
+        if left > 0:
+            model.variables[v] = left
 
 
 def _hoist(graph: Graph, wanted: set[str]) -> None:

@@ -22,14 +22,14 @@ class Simplify(Pass):
     def run(self, model: Model) -> bool:
         changed = _simplify(Builder(model, model.graph, []))
         if changed:
-            drop_dead(model.graph)
+            drop_dead(model.graph, model.variables)
         return changed
 
 
 def _simplify(op: Builder) -> bool:
     graph: Graph = op.graph
     changed = False
-    pinned = set(graph.outputs)
+    pinned = {*graph.outputs, *op.model.variables}
     old, graph.nodes = graph.nodes, op.nodes
     for v in graph.inputs:
         op.scope.define(v)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from onnxad_ir.core import Graph, Model, Node
+from collections.abc import Container
+
+from onnxad_ir.core import Graph, Model, Node, Value
 from onnxad_passes.cse import Cse
 from onnxad_passes.dce import Dce
 
@@ -10,23 +12,23 @@ from onnxad_passes.dce import Dce
 def tidy(model: Model) -> None:
     """Drop copies, share equal expressions and drop what nobody reads."""
     for body in model.bodies():
-        drop_copies(body)
+        drop_copies(body, model.variables)
     Cse().run(model)
     Dce().run(model)
 
 
-def drop_copies(graph: Graph) -> bool:
+def drop_copies(graph: Graph, keep: Container[Value] = ()) -> bool:
     """Let every reader of an Identity read its operand; True where one went.
 
     A model's output that copies an inner value gives that value its name; it stays a copy where the value is
-    an input, a constant, or an output itself.
+    an input, a constant, or an output itself. Copies in `keep` stay.
     """
     kept: list[Node] = []
     changed = False
     for node in graph.nodes:
         for region in node.regions:
-            changed |= drop_copies(region)
-        if node.op_type != "Identity" or node.domain or not _drop(graph, node):
+            changed |= drop_copies(region, keep)
+        if node.op_type != "Identity" or node.domain or node.outputs[0] in keep or not _drop(graph, node):
             kept.append(node)
     if len(kept) != len(graph.nodes):
         graph.nodes[:] = kept

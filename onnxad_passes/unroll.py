@@ -39,7 +39,7 @@ class Unroll(Pass):
         unroller = _Unroller(self.limit)
         unroller.graph(Builder(model, model.graph, []))
         if unroller.changed:
-            drop_dead(model.graph)
+            drop_dead(model.graph, model.variables)
         return unroller.changed
 
 

@@ -15,7 +15,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.dims import terms
-from onnxad_ir.types import Dim, OptionalType, SequenceType, TensorType, Type, is_floating
+from onnxad_ir.types import Dim, OptionalType, SequenceType, Shape, TensorType, Type, is_floating
 from onnxad_rules.activity import activity
 from onnxad_rules.context import Survey, survey_inside
 from onnxad_rules.derive import Cotangents, pull, push, total
@@ -61,8 +61,13 @@ def push_region(
 
 
 def survey_of_region(op: Builder, region: Graph, primal: list[Node]) -> Survey:
-    """The survey of a region's nodes, which have besides what the node has that owns the region."""
-    return Survey(primal) if region.parent is None else survey_inside(op, region.parent, primal)
+    """The survey of a region's nodes, which have besides what the node has that owns the region.
+
+    Those of a function have what its call has.
+    """
+    if region.parent is None:
+        return Survey(primal, op.survey.around if isinstance(op.survey, Survey) else 0)
+    return survey_inside(op, region.parent, primal)
 
 
 def _derived(mode: str, label: str, node: Node) -> str:
@@ -100,8 +105,15 @@ class Adjoint:
         self.cotangents: Cotangents = {}
 
     def seed(self, value: Value, ct: Var) -> None:
-        """Give an output of the region a cotangent."""
-        self.cotangents.setdefault(value, []).append(self.op.var(ct))
+        """Give an output of the region a cotangent.
+
+        A branch whose shape contradicts what is declared of the result of its If is never taken; its adjoint must load
+        all the same.
+        """
+        ct = self.op.var(ct)
+        if contradict(ct.shape, value.shape):
+            ct = self.op.Reshape(ct, self.op.shape(self.op.var(value)), allowzero=1)
+        self.cotangents.setdefault(value, []).append(ct)
 
     def input(self, t: Type | None) -> Value:
         """A new input of the adjoint."""
@@ -223,6 +235,15 @@ def lift_constants(op: Builder, region: Graph) -> None:
         c.owner = op.root
         op.root.constants.append(c)
     region.constants.clear()
+
+
+def contradict(a: Shape | None, b: Shape | None) -> bool:
+    """True where two shapes cannot be those of one tensor."""
+    if a is None or b is None:
+        return False
+    return len(a) != len(b) or any(
+        isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)
+    )
 
 
 def add_result(node: Node, t: Type | None, name: str = "") -> Value:

@@ -11,7 +11,7 @@ from onnxad_rules.activity import activity
 from onnxad_rules.kinds import control
 from onnxad_rules.node import NodeView
 from onnxad_rules.recompute import producers, replay
-from onnxad_rules.regions import Adjoint, add_result, dummy, last, push_region
+from onnxad_rules.regions import Adjoint, add_result, contradict, dummy, last, push_region
 from onnxad_rules.tangent_space import zeros
 
 
@@ -73,13 +73,11 @@ def _provide(op: Builder, node: Node, adjoints: Sequence[Adjoint]) -> None:
     needed: list[list[Value]] = []
     for a in adjoints:
         a.move_shapes()
-        for v, r in dict(zip(a.region.outputs, node.outputs, strict=False)).items():
-            a.retarget(v, r)
+        _read_results(a, node)
         if repeats:
             hidden = {v for v in a.residuals() if not _known_outside(op, node, v)}
             replay(a, producers(a.region, hidden, set(), op.captures))
-            for v, r in dict(zip(a.region.outputs, node.outputs, strict=False)).items():
-                a.retarget(v, r)
+            _read_results(a, node)
         needed.append(a.residuals())
     partners: dict[Type | None, list[Value]] = {}
     for w in reversed(needed[1]):
@@ -90,6 +88,13 @@ def _provide(op: Builder, node: Node, adjoints: Sequence[Adjoint]) -> None:
     for left in partners.values():
         for w in reversed(left):
             _yield(op, node, adjoints, (None, w), repeats)
+
+
+def _read_results(a: Adjoint, node: Node) -> None:
+    """Let an adjoint read what the primal If returns anyway."""
+    for v, r in dict(zip(a.region.outputs, node.outputs, strict=False)).items():
+        if not contradict(v.shape, r.shape):
+            a.retarget(v, r)
 
 
 def _yield(op: Builder, node: Node, adjoints: Sequence[Adjoint], values: Sequence[Value | None], exact: bool) -> None:
