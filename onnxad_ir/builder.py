@@ -258,7 +258,7 @@ class Builder(Idioms):
         return number
 
     def _freeze(self, v: Value) -> None:
-        if v.name and v.dtype in FLOATING:
+        if v.name and v.dtype in FLOATING and self.root is self.model.graph:  # names of functions are their own
             self.model.freeze(v.name)
 
     def _operand(self, x: Operand, dtype: DataType | None) -> Value | None:

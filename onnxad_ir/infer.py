@@ -12,11 +12,14 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from onnxad_ir import dims, schema
-from onnxad_ir.core import AttrRef, Graph, Model, Node, Value
+from onnxad_ir.core import AttrRef, Function, Graph, Model, Node, Value
+from onnxad_ir.diagnostics import ModelError, OnnxadError, describe
+from onnxad_ir.functions import call_types
 from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type
 
 ShapeRule: TypeAlias = "Callable[[Inference, Node], tuple[Type | None, ...] | None]"
 ContentRule: TypeAlias = "Callable[[Inference, Node], tuple[Dim, ...] | None]"
+CallRule: TypeAlias = "Callable[[Inference, Node, Function], tuple[Type | None, ...]]"
 
 #: Fast paths by operator (with its domain, but for the default one): result types, or None to ask onnx.
 SHAPES: dict[str, ShapeRule] = {}
@@ -31,7 +34,8 @@ INTEGERS = frozenset({DataType.INT64, DataType.INT32})
 class Inference:
     """Infers in the context of a model: its opsets, and its supply of anonymous symbols.
 
-    `region` is what is done to a region once its inputs have types: `self.graph`, or a pass that does more.
+    `region` is what is done to a region once its inputs have types: `self.graph`, or a pass that does more. `call`
+    gives the result types of a call of a local function.
     """
 
     def __init__(
@@ -39,11 +43,13 @@ class Inference:
         model: Model,
         opset: dict[str, int] | None = None,
         region: Callable[[Graph], None] | None = None,
+        call: CallRule = call_types,
     ):
         self.model = model
         self.opset = model.opset if opset is None else opset
         self.fresh = model.fresh_dim
         self.region = self.graph if region is None else region
+        self.call = call
         #: What the rules of operators with regions remember about a node between visits.
         self.memory: dict[Node, Any] = {}
         #: The fast paths know the spelling of opset 18 and later only.
@@ -56,14 +62,23 @@ class Inference:
 
     def node(self, node: Node) -> None:
         """Give the results of `node` types and contents. A declared type stays where inference knows less."""
+        before = self.model.symbols
+        functions = self.model.functions
+        if functions and (f := functions.get((node.domain, node.op_type, node.overload))) is not None:
+            self._retype(node, self.call(self, node, f), before)
+            return
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         rule = SHAPES.get(name) if self.modern else None
-        before = self.model.symbols
-        types = rule(self, node) if rule is not None else None
+        try:
+            types = rule(self, node) if rule is not None else None
+        except (OnnxadError, RecursionError):
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+            why = f"its operands or attributes do not fit the operator ({type(e).__name__}: {e})"
+            raise ModelError(f"the types of {describe(node)} cannot be told: {why}") from e
         if types is None:
             types = self._ask_onnx(node)
-        for v, t in zip(node.outputs, types, strict=False):
-            v.type = t if v.type is None else _refine(t, v.type, before)
+        self._retype(node, types, before)
         if self.modern and not node.domain and node.outputs:
             out = node.outputs[0]
             t0 = out.type
@@ -75,10 +90,16 @@ class Inference:
                 and (content := CONTENTS.get(node.op_type)) is not None
             ):
                 found = content(self, node)
-                if found is not None and len(found) <= CONTENT_LIMIT:
+                if found is not None and len(found) <= CONTENT_LIMIT and _fits(found, t0.dtype):
                     out.content = found
                     if t0.shape and t0.shape != (len(found),):
                         out.type = TensorType(t0.dtype, (len(found),))
+
+    def _retype(self, node: Node, types: tuple[Type | None, ...], before: int) -> None:
+        for v, t in zip(node.outputs, types, strict=False):
+            if isinstance(t, TensorType) and t.shape is not None and dims.TOO_LONG in t.shape:
+                t = TensorType(t.dtype, tuple(self.fresh() if d == dims.TOO_LONG else d for d in t.shape))
+            v.type = t if v.type is None else _refine(t, v.type, before)
 
     def _ask_onnx(self, node: Node) -> tuple[Type | None, ...]:
         blank: tuple[Type | None, ...] = (None,) * len(node.outputs)
@@ -90,6 +111,12 @@ class Inference:
         from onnxad_ir.bridge import infer_with_onnx
 
         return infer_with_onnx(node, f, self.opset, self.fresh)
+
+
+def _fits(content: tuple[Dim, ...], dtype: DataType) -> bool:
+    """True where nothing in it is too long, and no number is one that the run, which wraps around, would not have."""
+    top = 2 ** (31 if dtype == DataType.INT32 else 63)
+    return all(-top <= d < top if isinstance(d, int) else d != dims.TOO_LONG for d in content)
 
 
 def known(value: Value | None) -> tuple[Dim, ...] | None:

@@ -11,12 +11,14 @@ from onnxad_passes.lower_rnn import LowerRnn
 from onnxad_passes.manager import Pass
 from onnxad_passes.reverse import Reverse
 from onnxad_passes.simplify import Simplify
+from onnxad_passes.specialize_functions import SpecializeFunctions
 from onnxad_passes.unroll import Unroll
 from onnxad_passes.upgrade_opset import UpgradeOpset
 
 BUILTIN: tuple[type[Pass], ...] = (
     UpgradeOpset,
     InlineFunctions,
+    SpecializeFunctions,
     FoldShapes,
     LowerRnn,
     Decompose,

@@ -28,24 +28,31 @@ class FoldShapes(Pass):
     requires: ClassVar[tuple[str, ...]] = ("inline-functions", "upgrade-opset")
 
     def run(self, model: Model) -> bool:
-        folder = _Folder(model)
-        folder.graph(model.graph)
-        if folder.folded:
-            drop_dead(model.graph)
-        return folder.changed
+        changed = False
+        for f in model.functions.values():
+            changed |= _fold(model, f.body, f.opset)
+        return _fold(model, model.graph, model.opset) or changed
+
+
+def _fold(model: Model, body: Graph, opset: dict[str, int]) -> bool:
+    folder = _Folder(model, body, opset)
+    folder.graph(body)
+    if folder.folded:
+        drop_dead(body, model.variables)
+    return folder.changed
 
 
 class _Folder:
-    def __init__(self, model: Model):
+    def __init__(self, model: Model, root: Graph, opset: dict[str, int]):
         self.model = model
-        self.inference = Inference(model, region=self.graph)
-        self.root = root = model.graph
+        self.inference = Inference(model, opset, region=self.graph)
+        self.root = root
         self.names = {v.name for v in (*root.inputs, *root.outputs, *root.constants)}
         self.folded = False  # something is left to be dropped
         self.changed = False
 
     def graph(self, graph: Graph) -> None:
-        pinned = set(graph.outputs)
+        pinned = {*graph.outputs, *self.model.variables}
         old, graph.nodes = graph.nodes, []
         for node in old:
             self.node(graph, node, pinned)

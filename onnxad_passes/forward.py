@@ -71,8 +71,6 @@ class Forward(Pass):
         inner = {v for v in tangents if v.producer is not None}
         for node in primal:
             graph.nodes.append(node)
-            for v in node.outputs:
-                op.scope.define(v)
             if any(v in active for v in node.outputs):
                 op.label = f"forward({node.name or node.op_type})"
                 push(op, node, tangents, rules)
@@ -82,6 +80,8 @@ class Forward(Pass):
                         tangents[v] = seeds[v] if arrived is seeds[v] else op.Add(arrived, seeds[v])
                     elif v in tangents and v not in active:
                         del tangents[v]
+            for v in node.outputs:
+                op.scope.define(v)
         op.label = "forward"
         add_results(op, graph, [(prefix + v.name, v, tangents.get(v)) for v in sinks], seeds.values())
         release(model, (*sources, *sinks))

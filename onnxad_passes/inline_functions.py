@@ -25,17 +25,19 @@ class InlineFunctions(Pass):
     """Replace every call of a local function by its body, nested calls included."""
 
     name: ClassVar[str] = "inline-functions"
+    undoes: ClassVar[tuple[str, ...]] = ("fold-shapes",)  # a body that is written out has no types yet
 
     def run(self, model: Model) -> bool:
         if not model.functions:
             return False
-        _merge_opsets(model, list(called_functions(model)))
+        merge_opsets(model, list(called_functions(model)))
         _Inliner(model).graph(model.graph, ())
         model.functions.clear()
         return True
 
 
-def _key(node: Node) -> Key:
+def key_of(node: Node) -> Key:
+    """What a call names."""
     return (node.domain, node.op_type, node.overload)
 
 
@@ -45,13 +47,13 @@ def called_functions(model: Model) -> Iterator[Function]:
     bodies = [model.graph]
     while bodies:
         for n in bodies.pop().walk():
-            if (key := _key(n)) in model.functions and key not in seen:
+            if (key := key_of(n)) in model.functions and key not in seen:
                 seen.add(key)
                 bodies.append(model.functions[key].body)
                 yield model.functions[key]
 
 
-def _merge_opsets(model: Model, functions: list[Function]) -> None:
+def merge_opsets(model: Model, functions: list[Function]) -> None:
     """Bring the main graph and the functions it calls to one opset of each domain.
 
     Old spellings are upgraded where they differ; of opsets that spell what is used alike, the newest is
@@ -79,7 +81,7 @@ def _respelled(model: Model, functions: Iterable[Function], domain: str) -> Iter
     for body, opset in bodies if len(versions) > 1 else ():
         old = opset.get(domain, newest)
         for n in body.walk() if old != newest else ():
-            if n.domain != domain or _key(n) in model.functions:
+            if n.domain != domain or key_of(n) in model.functions:
                 continue
             a, b = schema.facts(domain, n.op_type, old), schema.facts(domain, n.op_type, newest)
             if a is None or b is None or a.since == b.since:
@@ -104,7 +106,7 @@ class _Inliner:
         """Append a node or, for a call, the function's body. Recursion is as deep as calls nest."""
         for region in node.regions:
             self.graph(region, stack)
-        key = _key(node)
+        key = key_of(node)
         f = self.model.functions.get(key)
         if f is None:
             op.nodes.append(node)

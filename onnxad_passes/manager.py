@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -24,6 +24,13 @@ class Pass(ABC):
 
     name: ClassVar[str] = ""
     requires: ClassVar[tuple[str, ...]] = ()
+    #: Passes whose result this one undoes: they run again where somebody needs them later.
+    undoes: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def instead(self) -> Mapping[str, str]:
+        """Passes that run in the place of prerequisites, its own and those of its prerequisites."""
+        return {}
 
     @abstractmethod
     def run(self, model: Model) -> bool:
@@ -76,17 +83,20 @@ class PassManager:
         done: set[str] = set()
         order: list[Pass] = []
 
-        def add(p: Pass, waiting: tuple[str, ...]) -> None:
+        def add(p: Pass, waiting: tuple[str, ...], instead: Mapping[str, str]) -> None:
             if p.name in waiting:
                 raise UsageError(f"pass {p.name!r} needs itself: {' needs '.join((*waiting, p.name))}")
+            instead = {**p.instead, **instead}
             for name in p.requires:
+                name = instead.get(name, name)
                 if name not in done:
-                    add(lookup(name)(), (*waiting, p.name))
+                    add(lookup(name)(), (*waiting, p.name), instead)
+            done.difference_update(p.undoes)
             done.add(p.name)
             order.append(p)
 
         for p in self.passes:
-            add(p, ())
+            add(p, (), {})
         return order
 
     def run(self, model: Model) -> bool:

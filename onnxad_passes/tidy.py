@@ -7,6 +7,7 @@ from collections.abc import Container
 from onnxad_ir.core import Graph, Model, Node, Value
 from onnxad_passes.cse import Cse
 from onnxad_passes.dce import Dce
+from onnxad_rules.functions import complete_calls
 
 
 def tidy(model: Model) -> None:
@@ -15,6 +16,7 @@ def tidy(model: Model) -> None:
         drop_copies(body, model.variables)
     Cse().run(model)
     Dce().run(model)
+    complete_calls(model)
 
 
 def drop_copies(graph: Graph, keep: Container[Value] = ()) -> bool:

@@ -66,17 +66,17 @@ class Survey:
 
     def __init__(self, nodes: Sequence[Node], around: int = 0):
         self._nodes = nodes
-        self._around = around
+        self.around = around
         self._facts: dict[Node, int] | None = None
 
     def of(self, node: Node) -> int:
         """The facts about a node; of one that is not in the program, those around it."""
         if self._facts is None:
             self._facts = self._sweep()
-        return self._facts.get(node, self._around)
+        return self._facts.get(node, self.around)
 
     def _sweep(self) -> dict[Node, int]:
-        facts = dict.fromkeys(self._nodes, self._around)
+        facts = dict.fromkeys(self._nodes, self.around)
         steep_behind: set[Node] = set()
         for n in reversed(self._nodes):
             users = {u for v in n.outputs for u in v.users if isinstance(u, Node) and u in facts}

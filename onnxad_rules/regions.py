@@ -51,11 +51,11 @@ def push_region(
     region.nodes.clear()
     for node in primal:
         region.nodes.append(node)
-        for v in node.outputs:
-            inner.scope.define(v)
         if any(v in active for v in node.outputs):
             inner.label = _derived("forward", op.label, node)
             push(inner, node, inside, rules)
+        for v in node.outputs:
+            inner.scope.define(v)
     inner.label = op.label
     return inner, [inside.get(v) for v in region.outputs]
 

@@ -1,0 +1,286 @@
+"""Derivatives of local functions that are kept: each is differentiated once, and its derivative is called.
+
+A function has one derivative for every combination of operands that carry a derivative (and, in reverse mode, of
+results that have a cotangent). Its body is typed (`specialize-functions`), so it is swept as a main graph is.
+
+    forward     the call becomes a call of a copy that takes tangents as well and returns those of its results
+    reverse     the function returns besides what its adjoint reads of it, so that nothing is computed twice; the
+                adjoint is another function, of those values, of operands and of cotangents
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from onnxad_ir.builder import Builder, Var
+from onnxad_ir.core import Function, Graph, Model, Node, Value, clone_constant, clone_graph
+from onnxad_ir.infer import Inference
+from onnxad_rules.activity import activity
+from onnxad_rules.context import Survey, facts_of
+from onnxad_rules.derive import Cotangents, pull, total
+from onnxad_rules.kinds import Pair, Rule
+from onnxad_rules.node import NodeView
+from onnxad_rules.regions import add_result, push_region
+from onnxad_rules.ruleset import Ruleset
+
+Key: TypeAlias = tuple[str, str, str]
+#: A constant of at most this many elements is repeated in the adjoint; a larger one is handed to it.
+_REPEATED = 64
+
+
+def with_functions(rules: Ruleset, model: Model) -> Ruleset:
+    """A rule set that also has a rule for every local function of a model. Its body goes before any other rule."""
+    if not model.functions:
+        return rules
+    calls = _Calls(model)
+    calls.rules = rules.merge(calls.rule(f) for f in list(model.functions.values()))
+    return calls.rules
+
+
+def complete_calls(model: Model) -> None:
+    """Let every call list all results of its function: ONNX Runtime refuses one that leaves out the last ones."""
+    for body in model.bodies():
+        for n in body.walk() if model.functions else ():
+            f = model.functions.get((n.domain, n.op_type, n.overload))
+            if f is not None:
+                for v, formal in zip(n.outputs, f.body.outputs, strict=False):
+                    v.name = v.name or formal.name or "unused"
+                for formal in f.body.outputs[len(n.outputs) :]:
+                    add_result(n, None, formal.name or "unused")
+
+
+@dataclass
+class _Forward:
+    """The function with tangents, and where it returns the tangent of each result (None: there is none)."""
+
+    function: Function
+    tangents: list[int | None]
+
+
+@dataclass
+class _Reverse:
+    """The adjoint: where each of its operands comes from, and which operand of the call each result is for."""
+
+    function: Function
+    operands: list[tuple[Literal["in", "out", "ct"], int]]
+    targets: list[int]
+
+
+class _Calls:
+    """The derivatives of the functions of a model, made when a call asks for them first."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.rules = Ruleset()
+        self.forwards: dict[tuple[object, ...], _Forward | None] = {}
+        self.reverses: dict[tuple[object, ...], _Reverse | None] = {}
+
+    def rule(self, f: Function) -> Rule:
+        """The rule for calls of a function."""
+
+        def named(n: NodeView) -> bool:
+            return n.node.overload == f.overload
+
+        def push(op: Builder, n: NodeView, ts: Sequence[Var | None]) -> list[Var | None]:
+            return self.push(op, n, f, ts)
+
+        def pull(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Sequence[bool]) -> list[Var | None]:
+            return self.pull(op, n, f, cts, wanted)
+
+        return Pair(f.name, f.domain, None, when=named, forward=push, reverse=pull)
+
+    # --- forward
+
+    def push(self, op: Builder, n: NodeView, f: Function, ts: Sequence[Var | None]) -> list[Var | None]:
+        """Turn a call into one that takes tangents and returns them."""
+        node, facts = n.node, facts_of(op, n)
+        at = (f.key, facts, tuple(t is not None for t in ts))
+        if at not in self.forwards:
+            self.forwards[at] = self.forward(f, facts, [i for i, t in enumerate(ts) if t is not None])
+        made = self.forwards[at]
+        if made is None:
+            return []
+        count = len(node.outputs)
+        padding = (None,) * (len(f.body.inputs) - len(node.inputs))
+        node.set_inputs([*node.inputs, *padding, *(t.value for t in ts if t is not None)])
+        node.op_type, node.overload = made.function.name, made.function.overload
+        _extend(op, node, made.function, len(made.function.body.outputs))
+        return [None if i is None else op.var(node.outputs[i]) for i in made.tangents[:count]]
+
+    def forward(self, f: Function, facts: int, active: list[int]) -> _Forward | None:
+        """The function that returns tangents besides; None where no result has one."""
+        body = clone_graph(f.body)
+        op = self.builder(body, f, facts, "forward")
+        seeds = {}
+        for i in active:
+            v = body.inputs[i]
+            seeds[v] = op.var(body.add_input("", v.type))
+        ts = push_region(op, body, seeds, self.rules)[1]
+        tangents: list[int | None] = []
+        for t in ts:
+            tangents.append(None if t is None else len(body.outputs))
+            if t is not None:
+                body.add_output(t.value)
+        return None if all(t is None for t in ts) else _Forward(self.add(f, "fwd", body), tangents)
+
+    # --- reverse
+
+    def pull(
+        self, op: Builder, n: NodeView, f: Function, cts: Sequence[Var | None], wanted: Sequence[bool]
+    ) -> list[Var | None]:
+        """Call the adjoint of the function."""
+        node, facts = n.node, facts_of(op, n)
+        seeded, sources = [j for j, c in enumerate(cts) if c is not None], [i for i, w in enumerate(wanted) if w]
+        at = (f.key, facts, tuple(seeded), tuple(sources))
+        if at not in self.reverses:
+            self.reverses[at] = self.reverse(f, facts, seeded, sources)
+        made = self.reverses[at]
+        out: list[Var | None] = [None] * len(node.inputs)
+        if made is None:
+            return out
+        _extend(op, node, f, 1 + max((i for kind, i in made.operands if kind == "out"), default=-1))
+        sources_of = {"in": node.inputs, "out": node.outputs, "ct": [None if c is None else c.value for c in cts]}
+        operands = [sources_of[kind][i] for kind, i in made.operands]
+        g = made.function
+        call = Node(g.name, operands, {}, ("",) * len(made.targets), g.domain, op.label, g.overload)
+        for i, v in zip(made.targets, op.place(call), strict=True):
+            out[i] = op.var(v)
+        return out
+
+    def reverse(self, f: Function, facts: int, seeded: list[int], sources: list[int]) -> _Reverse | None:
+        """The adjoint of a function, which returns from now on what that reads of it; None where nothing arrives.
+
+        The sweep is written behind the nodes of the function, as that of a main graph is; then they are parted.
+        """
+        body = f.body
+        primal = body.nodes[:]
+        op = self.builder(body, f, facts, "reverse")
+        op.scope.define_all(body)
+        seeds = {j: Value(f"ct_{body.outputs[j].name}", body.outputs[j].type, body) for j in seeded}
+        cotangents: Cotangents = {}
+        for j, seed in seeds.items():
+            cotangents.setdefault(body.outputs[j], []).append(op.var(seed))
+        active = activity(body, [body.inputs[i] for i in sources], cotangents, self.rules, op.captures)
+        op.survey = Survey(primal, facts)
+        for node in reversed(primal):
+            if any(v in active and v in cotangents for v in node.outputs):
+                op.label = f"reverse({node.name or node.op_type})"
+                pull(op, node, cotangents, active.__contains__, self.rules)
+        found = [(i, c.value) for i in sources if (c := total(op, cotangents, body.inputs[i])) is not None]
+        if not found:
+            body.nodes[:] = primal
+            return None
+        adjoint, read = _part(body, primal, [v for _, v in found])
+        operands: list[tuple[Literal["in", "out", "ct"], int]] = []
+        positions = {v: i for i, v in enumerate(body.inputs)}
+        cts = {v: j for j, v in seeds.items()}
+        for v in read:
+            if v in positions:
+                operands.append(("in", positions[v]))
+            elif v in cts:
+                operands.append(("ct", cts[v]))
+            else:
+                if v not in body.outputs:
+                    body.add_output(v)
+                operands.append(("out", body.outputs.index(v)))
+        return _Reverse(self.add(f, "adj", adjoint), operands, [i for i, _ in found])
+
+    # --- both
+
+    def builder(self, body: Graph, f: Function, facts: int, label: str) -> Builder:
+        """A builder for the body of a function."""
+        inference = Inference(self.model, f.opset)
+        return Builder(self.model, body, inference=inference, label=label, survey=Survey((), facts))
+
+    def add(self, f: Function, kind: str, body: Graph) -> Function:
+        """A new function of the model, called after the one it is the derivative of."""
+        name, i = f"{f.name}_{kind}", 1
+        while (f.domain, name, "") in self.model.functions:
+            i += 1
+            name = f"{f.name}_{kind}{i}"
+        body.name = name
+        g = Function(f.domain, name, "", body, dict(f.opset))
+        self.model.functions[g.key] = g
+        return g
+
+
+def _extend(op: Builder, node: Node, f: Function, count: int) -> None:
+    """Let a call return results of its function up to a number of them."""
+    old = len(node.outputs)
+    for v in f.body.outputs[old:count]:
+        add_result(node, None, v.name)
+    op.inference.node(node)
+    for v in node.outputs[old:]:
+        op.scope.define(v)
+
+
+def _part(body: Graph, primal: Iterable[Node], results: list[Value]) -> tuple[Graph, list[Value]]:
+    """Move what the sweep has added to the body of a function to a graph of its own, which returns `results`.
+
+    Returns that graph and what it reads: its inputs are for these. What nodes of the function have come to read stays.
+    """
+    stay = set(primal)
+    moved: list[Node] = []
+    needed = set(results)
+    for n in reversed(body.nodes):
+        if n in stay:
+            continue
+        if any(_top(body, u) in stay or u is body for v in n.outputs for u in v.users):
+            stay.add(n)
+        elif any(v.users or v in needed for v in n.outputs):
+            moved.append(n)
+        else:
+            n.detach()
+    body.nodes[:] = [n for n in body.nodes if n in stay]
+    adjoint = Graph()
+    for n in reversed(moved):
+        adjoint.append(n)
+    adjoint.set_outputs(results)
+    read: dict[Value, None] = {}
+    for n in adjoint.walk():
+        for v in n.inputs:
+            if v is not None and v.graph is body:
+                read[v] = None
+    for g in adjoint.graphs():
+        for v in g.outputs:
+            if v.graph is body:
+                read[v] = None
+    handed: list[Value] = []
+    for v in read:
+        if v.const is not None and v.const.size <= _REPEATED:
+            new = clone_constant(v, adjoint)
+        else:
+            new = adjoint.add_input(v.name, v.type)
+            new.content = v.content
+            handed.append(v)
+        _reread(adjoint, v, new)
+    body.constants[:] = [c for c in body.constants if c.users]
+    return adjoint, handed
+
+
+def _top(body: Graph, user: Node | Graph) -> Node | None:
+    """The node of a body that a user is, or is inside of."""
+    node = user.parent if isinstance(user, Graph) else user
+    while node is not None and node.graph is not body:
+        node = None if node.graph is None else node.graph.parent
+    return node
+
+
+def _inside(graph: Graph, user: Node | Graph) -> bool:
+    g: Graph | None = user.graph if isinstance(user, Node) else user
+    while g is not None and g is not graph:
+        g = g.enclosing
+    return g is graph
+
+
+def _reread(graph: Graph, old: Value, new: Value) -> None:
+    """Let everything inside of a graph read `new` in the place of `old`."""
+    for user in list(old.users):
+        if not _inside(graph, user):
+            continue
+        if isinstance(user, Node):
+            user.set_inputs(new if v is old else v for v in user.inputs)
+        else:
+            user.set_outputs(new if v is old else v for v in user.outputs)
