@@ -1,8 +1,8 @@
 """Algebraic identities: an expression that equals a value that is already there.
 
 Each entry looks at an operator about to be made and returns the value it equals, or None. All hold exactly for every
-input, infinite and undefined ones included, but for the sign of a zero (-0.0 + 0.0 is 0.0); none looks further than the
-producers of the operands.
+input, infinite and undefined ones included, but for the sign of a zero (-0.0 + 0.0 is 0.0) and the rounding where two
+scalar factors that rules wrote become one; none looks further than the producers of the operands.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxad_ir.core import Attr, Value
 from onnxad_ir.infer import known
-from onnxad_ir.types import DataType, Shape
+from onnxad_ir.types import FLOATING, DataType, Shape
 
 if TYPE_CHECKING:
     from onnxad_ir.builder import Builder
@@ -24,6 +24,9 @@ RULES: dict[str, Rule] = {}
 
 #: Neg does not take these.
 _UNSIGNED = frozenset({DataType.UINT8, DataType.UINT16, DataType.UINT32, DataType.UINT64})
+
+#: The numbers that are normal in every element type.
+_NORMAL = (2.0**-14, 2.0**15)
 
 
 def peephole(op: Builder, op_type: str, inputs: Inputs, attributes: dict[str, Attr]) -> Value | None:
@@ -74,6 +77,36 @@ def _unexpanded(v: Value, other: Value, target: Shape | None) -> Value | None:
     return p.inputs[0]
 
 
+def _negated(v: Value | None) -> Value | None:
+    """What a value is the negative of, where nobody reads the negative yet: the sign is better applied later.
+
+    There a sum, a constant factor or another sign takes it up, or it meets a smaller tensor.
+    """
+    p = None if v is None or v.users else _produced(v, "Neg")
+    return None if p is None else p.inputs[0]
+
+
+def _scalar(v: Value | None) -> float | None:
+    """The number in a floating scalar constant without a name: one that a rule wrote, not the author's."""
+    if v is None or v.const is None or v.name or v.shape != () or v.dtype not in FLOATING:
+        return None
+    return float(v.const.numpy())
+
+
+def _scaled(op: Builder, v: Value | None, number: float) -> Value | None:
+    """x (c number) for a `v` that is x c with a scalar constant c, None where it is none."""
+    p = _produced(v, "Mul")
+    if p is None:
+        return None
+    for x, c in (p.inputs, reversed(p.inputs)):
+        inner = _scalar(c)
+        if inner is not None and x is not None:
+            product = inner * number
+            if _NORMAL[0] <= abs(product) <= _NORMAL[1]:
+                return op.emit("Mul", (x, op.const(product, x.dtype).value), {})[0]
+    return None
+
+
 @rule("Mul")
 def _mul(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     a, b = inputs
@@ -86,6 +119,11 @@ def _mul(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
         return op.emit("Mul", (x, b), {})[0]
     if (x := _unexpanded(b, a, b.shape)) is not None:
         return op.emit("Mul", (a, x), {})[0]
+    for v, w in ((a, b), (b, a)):
+        if (number := _scalar(w)) is not None and (x := _scaled(op, v, number)) is not None:
+            return x
+        if (x := _negated(v)) is not None and absorbs(x.shape, w.shape):
+            return op.emit("Neg", op.emit("Mul", (x, w), {}), {})[0]
     return None
 
 
@@ -139,7 +177,7 @@ def _sub(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
 @rule("Neg")
 def _neg(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     p = _produced(inputs[0], "Neg")
-    return None if p is None else p.inputs[0]
+    return _scaled(op, inputs[0], -1.0) if p is None else p.inputs[0]
 
 
 @rule("Identity")
@@ -202,6 +240,8 @@ def _reshape(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | Non
         if len(differ) == 1 and target[differ[0]] == -1 and 0 not in target:
             return v
     p = _produced(v, "Reshape")
+    if p is not None and p.attributes.get("allowzero"):
+        return None  # it may be there to contradict a declared shape: see Adjoint.taken
     if p is not None and target is not None and 0 not in target and _says_all(target, attrs):
         return op.emit("Reshape", (p.inputs[0], shape), attrs)[0]
     return None
@@ -220,7 +260,7 @@ def _squeeze(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | Non
     return inputs[0] if len(inputs) > 1 and known(inputs[1]) == () else None
 
 
-@rule("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
+@rule("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
 def _reduce(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     v = inputs[0]
     assert v is not None
@@ -229,9 +269,28 @@ def _reduce(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None
     return v if v.rank == 0 else None
 
 
-@rule("Sum", "Max", "Min", "Mean")
+@rule("ReduceSum")
+def _reduce_sum(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    if (x := _negated(inputs[0])) is not None:
+        return op.emit("Neg", op.emit("ReduceSum", (x, *inputs[1:]), attrs), {})[0]
+    return _reduce(op, inputs, attrs)
+
+
+@rule("Max", "Min", "Mean")
 def _variadic(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
     return inputs[0] if len(inputs) == 1 else None
+
+
+@rule("Sum")
+def _sum(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
+    """Terms that another one broadcasts anyway need no Expand."""
+    if len(inputs) == 1:
+        return inputs[0]
+    whole = next((v for v in inputs if v is not None and not _produced(v, "Expand")), None)
+    if whole is None:
+        return None
+    terms = [v if v is None else _unexpanded(v, whole, v.shape) or v for v in inputs]
+    return None if terms == list(inputs) else op.emit("Sum", terms, {})[0]
 
 
 @rule("Concat")
