@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxad_ir.core import Graph, Model, Value
+from onnxad_ir.traverse import Captures
+from onnxad_passes.dead_results import drop_results
 from onnxad_passes.inline_functions import called_functions
 from onnxad_passes.manager import Pass
 
 
 @dataclass(frozen=True)
 class Dce(Pass):
-    """Drop nodes whose results nobody reads, constants nobody reads, and local functions nobody calls."""
+    """Drop nodes whose results nobody reads, constants nobody reads, and local functions nobody calls.
+
+    Single results of If, Loop and Scan go too, and states of a loop that only feed themselves.
+    """
 
     name: ClassVar[str] = "dce"
 
@@ -28,15 +33,21 @@ class Dce(Pass):
         return changed
 
 
-def drop_dead(graph: Graph, keep: Container[Value] = ()) -> bool:
-    """Drop what nobody reads from a graph and the regions inside, but for `keep`; True where anything went."""
+def drop_dead(graph: Graph, keep: Container[Value] = (), captures: Captures | None = None) -> bool:
+    """Drop what nobody reads from a graph and the regions inside, but for `keep`; True where anything went.
+
+    Of If, Loop and Scan also single results.
+    """
+    captures = Captures() if captures is None else captures
     changed = False
     kept = []
     for node in reversed(graph.nodes):
         if any(v.users or v in keep for v in node.outputs):
             kept.append(node)
+            if node.regions:
+                changed |= drop_results(node, keep, captures)
             for region in node.regions:  # now, as it may be the last to read what comes before
-                changed |= drop_dead(region, keep)
+                changed |= drop_dead(region, keep, captures)
         else:
             node.detach()
             changed = True
