@@ -121,6 +121,18 @@ def _gather(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
     return np.take(x, i, axis=attrs.get("axis", 0))
 
 
+def _gather_elements(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
+    x, i = _present(xs)
+    return np.take_along_axis(x, np.where(i < 0, i + x.shape[attrs.get("axis", 0)], i), attrs.get("axis", 0))
+
+
+def _gather_nd(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
+    x, i = _present(xs)
+    if attrs.get("batch_dims", 0):
+        raise ValueError
+    return np.asarray(x[tuple(np.moveaxis(i, -1, 0))])
+
+
 def _within_limit(shape: Iterable[Any]) -> None:
     if math.prod(int(d) for d in shape) > FOLD_LIMIT:
         raise OverflowError
@@ -202,6 +214,8 @@ EVALUATORS: dict[str, Evaluator] = {
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
     "ConstantOfShape": _constant_of_shape,
     "Expand": _expand,
     "Range": _range,

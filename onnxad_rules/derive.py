@@ -62,6 +62,9 @@ def push(op: Builder, node: Node, tangents: dict[Value, Var], rules: Ruleset) ->
     captured = {v: tangents[v] for v in op.captures[node] if v in tangents} if node.regions else {}
     if not captured and all(t is None for t in ts):
         return
+    if not node.regions:  # what is written into a region, or made for one, cannot read what the node returns
+        for v in node.outputs:
+            op.scope.define(v)
     n = NodeView(op, node, rules)
     rule = find(rules, n)
     if rule.kind in _PUSH_BY_VALUE:

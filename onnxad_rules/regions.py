@@ -105,15 +105,22 @@ class Adjoint:
         self.cotangents: Cotangents = {}
 
     def seed(self, value: Value, ct: Var) -> None:
-        """Give an output of the region a cotangent.
+        """Give an output of the region a cotangent."""
+        self.cotangents.setdefault(value, []).append(self.op.var(ct))
 
-        A branch whose shape contradicts what is declared of the result of its If is never taken; its adjoint must load
-        all the same.
+    def taken(self, value: Value, ct: Var) -> Var:
+        """The cotangent of the result of an If as that of an output of the branch: what is known of it holds of both.
+
+        A branch whose shape contradicts what is declared of the result is never taken; its adjoint must load all the
+        same.
         """
         ct = self.op.var(ct)
         if contradict(ct.shape, value.shape):
-            ct = self.op.Reshape(ct, self.op.shape(self.op.var(value)), allowzero=1)
-        self.cotangents.setdefault(value, []).append(ct)
+            return self.op.Reshape(ct, self.op.shape(self.op.var(value)), allowzero=1)
+        if ct.shape == value.shape:
+            return ct
+        same = Node("Identity", (ct.value,), {}, name=self.op.label)  # for its type; copies are dropped at the end
+        return self.op.var(self.op.place_typed(same, [value.type])[0])
 
     def input(self, t: Type | None) -> Value:
         """A new input of the adjoint."""
@@ -237,10 +244,11 @@ def lift_constants(op: Builder, region: Graph) -> None:
     region.constants.clear()
 
 
-def contradict(a: Shape | None, b: Shape | None) -> bool:
-    """True where two shapes cannot be those of one tensor."""
+def contradict(result: Shape | None, yielded: Shape | None) -> bool:
+    """True where what a branch yields cannot have the shape of the result of its If, or only the run tells."""
+    a, b = result, yielded
     if a is None or b is None:
-        return False
+        return a is not None
     return len(a) != len(b) or any(
         isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)
     )

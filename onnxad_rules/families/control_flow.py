@@ -47,12 +47,14 @@ def _pull_if(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iterab
         a = Adjoint(op, g, n.rules)
         for v, ct in zip(g.outputs, cts, strict=False):
             if ct is not None:
-                a.seed(v, ct)
+                a.seed(v, a.taken(v, ct))
         a.sweep(activity(g, wanted, a.cotangents, n.rules, op.captures))
         adjoints.append(a)
     received = [{v: c for v in wanted if (c := a.total(v)) is not None} for a in adjoints]
     targets = [v for v in wanted if any(v in r for r in received)]
     if not targets:
+        for a in adjoints:
+            a.graph.detach()
         return []
     for a, r in zip(adjoints, received, strict=True):
         a.graph.set_outputs((r.get(v) or zeros(a.op, v)).value for v in targets)
@@ -93,7 +95,7 @@ def _provide(op: Builder, node: Node, adjoints: Sequence[Adjoint]) -> None:
 def _read_results(a: Adjoint, node: Node) -> None:
     """Let an adjoint read what the primal If returns anyway."""
     for v, r in dict(zip(a.region.outputs, node.outputs, strict=False)).items():
-        if not contradict(v.shape, r.shape):
+        if not contradict(r.shape, v.shape):
             a.retarget(v, r)
 
 

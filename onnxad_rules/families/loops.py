@@ -20,7 +20,7 @@ from onnxad_rules.activity import activity, varying
 from onnxad_rules.kinds import control
 from onnxad_rules.loop_view import LoopView, scan_attributes
 from onnxad_rules.node import NodeView
-from onnxad_rules.recompute import plan, producers, replay
+from onnxad_rules.recompute import is_replayed, plan, producers, replay
 from onnxad_rules.regions import Adjoint, last, push_region, seen, set_inputs
 from onnxad_rules.ruleset import Ruleset
 from onnxad_rules.tangent_space import add, zeros
@@ -137,6 +137,7 @@ def _pull_loop(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iter
         initial.append(zeros(op, v))
     moved = [(m, c) for m in moving if (c := a.total(slices[m])) is not None]
     if not (through or targets or moved):
+        a.graph.detach()
         return []
     a.graph.set_outputs([v.value for v in (*outputs, *(c for _, c in moved))])
     a.prune()
@@ -168,6 +169,9 @@ def _provide(loop: LoopView, a: Adjoint, scans: list[_Scanned]) -> None:
     again = {v: (loop.scanned[m], loop.in_axes[m], loop.in_directions[m]) for m, v in enumerate(slices)}
     for i, v in enumerate(yields):
         again.setdefault(v, (loop.stacks[i], loop.out_axes[i], loop.out_directions[i]))
+    if is_replayed(loop.node):
+        had = {*loop.region.inputs}
+        replay(a, producers(loop.region, set(a.residuals()) - had, had, loop.op.captures))
     taped, computed = plan(loop.region, a.residuals(), set(again), loop.op.captures)
     for v in taped:
         again[v] = (loop.add_stack(v) if loop.is_scan or _uniform(loop, v) else _keep_in_sequence(loop, v), 0, 0)
