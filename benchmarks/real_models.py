@@ -40,7 +40,7 @@ from onnxad_ir.types import FLOATING, TensorType
 from onnxad_passes import forward, reverse, run_pipeline
 from onnxad_passes.decompose import Decompose
 from onnxad_passes.engines import widened
-from onnxad_passes.seeds import variables
+from onnxad_passes.seeds import reserve
 from onnxad_passes.unroll import Unroll
 from onnxad_passes.upgrade_opset import UpgradeOpset
 from onnxad_rules.testing import run_in_reference
@@ -194,7 +194,7 @@ class Doubled:
 
     def __init__(self, model: Model, sources: list[str], feeds: Feeds):
         lowered = lower(model, feeds)
-        variables(lowered, sources)  # those of branches move to the main graph, as they do in a derivative
+        reserve(lowered, sources)  # those of branches move to the main graph, as they do in a derivative
         proto = readable(to_proto(widened(lowered)))
         have = {i.name for i in proto.graph.input}
         self.values = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer if t.name in sources}

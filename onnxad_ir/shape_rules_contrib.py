@@ -98,6 +98,31 @@ declare(
     hidden_size=None,
     input_forget=0,
 )
+declare(
+    DOMAIN,
+    "MultiHeadAttention",
+    "query key value bias key_padding_mask attention_bias past_key past_value past_sequence_length cache_indirection",
+    "output present_key present_value qk",
+    mask_filter_value=None,
+    num_heads=None,
+    scale=None,
+    unidirectional=0,
+)
+declare(
+    DOMAIN,
+    "Attention",
+    "input weights bias mask_index past attention_bias past_sequence_length",
+    "output present",
+    2,
+    do_rotary=0,
+    mask_filter_value=None,
+    num_heads=None,
+    past_present_share_buffer=0,
+    qkv_hidden_sizes=None,
+    rotary_embedding_dim=0,
+    scale=None,
+    unidirectional=0,
+)
 declare(DOMAIN, "DequantizeLinear", "x x_scale x_zero_point", "y", 2, axis=None)
 declare(DOMAIN, "QuantizeLinear", "x y_scale y_zero_point", "y", 2, axis=None)
 
@@ -223,6 +248,33 @@ def _quantized_lstm(ctx: Inference, n: Node) -> Types:
     count = 2 if n.attributes.get("direction") == "bidirectional" else 1
     state = TensorType(x.dtype, (count, batch, units))
     return (TensorType(x.dtype, (steps, count, batch, units)), state, state)[: len(n.outputs)]
+
+
+@infer_shapes(f"{DOMAIN}.MultiHeadAttention")
+def _multi_head(ctx: Inference, n: Node) -> Types:
+    """Only the first result: the others belong to a cache, which no rule knows."""
+    q, v = _tensor(n, 0), _tensor(n, 2)
+    if q is None:
+        return (None,) * len(n.outputs)
+    known = q.shape is not None and len(q.shape) == 3 and v is not None and v.shape is not None and len(v.shape) == 3
+    shape = (*q.shape[:2], v.shape[2]) if known else None  # type: ignore[index,union-attr]
+    return (TensorType(q.dtype, shape), *(None for _ in n.outputs[1:]))
+
+
+@infer_shapes(f"{DOMAIN}.Attention")
+def _attention(ctx: Inference, n: Node) -> Types:
+    """As for MultiHeadAttention; the width is that of the values, by default a third of the projection's."""
+    x, w, sizes = _tensor(n, 0), _tensor(n, 1), n.attributes.get("qkv_hidden_sizes")
+    if x is None:
+        return (None,) * len(n.outputs)
+    shape: Shape | None = None
+    if x.shape is not None and len(x.shape) == 3:
+        total = w.shape[1] if w is not None and w.shape is not None and len(w.shape) == 2 else None
+        width = (
+            sizes[2] if isinstance(sizes, tuple) and sizes else total // 3 if isinstance(total, int) else ctx.fresh()
+        )
+        shape = (*x.shape[:2], width)
+    return (TensorType(x.dtype, shape), *(None for _ in n.outputs[1:]))
 
 
 @infer_shapes(f"{DOMAIN}.DequantizeLinear")

@@ -337,6 +337,49 @@ def test_dynamic_lstm():
     check("DynamicQuantizeLSTM", f, operands, {"hidden_size": hidden}, wrt=[0, 3, 5, 6], second=False, symbolic=False)
 
 
+def attended(q, k, v, heads, bias=0.0, scale=None):
+    q, k, v = (x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3) for x in (q, k, v))
+    p = softmax(q @ k.swapaxes(2, 3) * (scale or q.shape[3] ** -0.5) + bias)
+    y = (p @ v).transpose(0, 2, 1, 3)
+    return y.reshape(*y.shape[:2], -1)
+
+
+def test_multi_head_attention():
+    q, k, v = r((2, 3, 4)), r((2, 5, 4)), r((2, 5, 6))
+    bias, extra = r(14), r((1, 2, 3, 5))
+    check("MultiHeadAttention", lambda q, k, v: [attended(q, k, v, 2)], [q, k, v], {"num_heads": 2})
+    # the kernel wants the sizes of the bias to be known
+    check(
+        "MultiHeadAttention",
+        lambda q, k, v, b, _, e: [attended(q + b[:4], k + b[4:8], v + b[8:], 2, e, 0.7)],
+        [q, k, v, bias, None, extra],
+        {"num_heads": 2, "scale": 0.7},
+        second=False,
+    )
+    mask = np.array([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]], np.int32)
+
+    def masked(q, k, v, _, m):
+        return [attended(q, k, v, 2, np.where(m, 0, -10000.0)[:, None, None])]
+
+    check("MultiHeadAttention", masked, [q, k, v, None, mask], {"num_heads": 2}, second=False)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention(causal):
+    x, w, b = r((2, 3, 5)), r((5, 12)), r(12)
+    lengths = np.array([2, 3], np.int32)
+
+    def f(x, w, b, n=None):
+        q, k, v = np.split(x @ w + b, 3, 2)
+        bias = np.where(np.tri(3) == 1, 0, -10000.0) if causal else np.zeros((3, 3))
+        if n is not None:
+            bias = bias + np.where(np.arange(3) < n[:, None], 0, -10000.0)[:, None, None]
+        return [attended(q, k, v, 2, bias)]
+
+    check("Attention", f, [x, w, b], {"num_heads": 2, "unidirectional": causal})
+    check("Attention", f, [x, w, b, lengths], {"num_heads": 2, "unidirectional": causal}, second=False)
+
+
 def test_they_are_taken_apart_by_name():
     m = model("BiasGelu", [r((2, 3)), r(3)], {}, 1, MS, False)
     out = run_pipeline(m, "decompose{ops=com.microsoft.BiasGelu}")
