@@ -220,15 +220,15 @@ def _flip(op: Builder, g: Geometry, kernel: Var) -> Var:
 def _flipped(op: Builder, g: Geometry, grid: Var, kernel: Var) -> Var | None:
     """`to_image` with stride 1 as a Conv with the flipped kernel, where that is faster than a ConvTranspose.
 
-    That is for kernels that work on each channel alone (the runtime takes those one at a time), and for dense ones
-    whose image has the more channels (what is unfolded is then the smaller side).
+    That is for kernels that work on each channel alone (the runtime takes those one at a time), and for dense ones that
+    are constant (the runtime flips them once) or whose image has the more channels (the smaller side is then unfolded).
     """
     k, turned = kernel.shape, _turned(g)
     if turned is None or k is None or not isinstance(k[0], int) or not isinstance(k[1], int):
         return None
     if g.group > 1 and k[:2] == (g.group, 1):
         return op.Conv(grid, _flip(op, g, kernel), **turned.attributes())
-    if g.group == 1 and k[0] < k[1]:
+    if g.group == 1 and (k[0] < k[1] or kernel.value.const is not None):
         back = op.Transpose(_flip(op, g, kernel), perm=[1, 0, *g.axes])
         return op.Conv(grid, back, **turned.attributes())
     return None
@@ -290,9 +290,14 @@ def _by_gather(op: Builder, g: Geometry, taps: tuple[int, ...], out: int, inside
         term = op.const((at * math.prod(extents[i + 1 :])).reshape(spread))
         index = term if index is None else op.Add(index, term)
     total = batch * math.prod(places)
-    columns = reshape(op, op.Gather(rows, index, axis=1), [total, math.prod(taps) * inside])
+    windows = op.Gather(rows, index, axis=1)
     left = reshape(op, op.Transpose(grid, perm=[1, 0, *g.axes]), [out, total])
-    product = op.Reshape(op.Gemm(left, columns), [out, *taps, inside])
+    width = math.prod(taps) * inside
+    if isinstance(total, int) and total < out:  # channels go before taps in the smaller one: in the windows ...
+        windows = op.Transpose(windows, perm=[*range(r + 1), 2 * r + 1, *range(r + 1, 2 * r + 1)])
+        return op.Reshape(op.Gemm(left, reshape(op, windows, [total, width])), [out, inside, *taps])
+    columns = reshape(op, windows, [total, width])
+    product = op.Reshape(op.Gemm(left, columns), [out, *taps, inside])  # ... or in the kernel
     return op.Transpose(product, perm=[0, r + 1, *range(1, r + 1)])
 
 

@@ -132,6 +132,29 @@ def test_spellings(extents, kernel, attrs, inside, outside, group):
     check("Conv", [x, w], {**attrs, "group": group}, unknown_rank=False, symbolic=False)
 
 
+@pytest.mark.parametrize("outside", [12, 5])
+@pytest.mark.parametrize("attrs", [{}, {"strides": [2, 2], "pads": [1, 0, 2, 1]}, {"dilations": [1, 2]}])
+def test_fewer_places_than_channels(attrs, outside):
+    """Windows of many channels: the smaller of windows and kernel is transposed."""
+    x, w = r((1, 9, 4, 4)), r((outside, 9, 3, 2))
+    check("Conv", [x, w], attrs, unknown_rank=False, symbolic=False)
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("attrs", [{}, {"strides": [2, 1]}, {"pads": [1, 0, 2, 1]}, {"dilations": [1, 2]}])
+@pytest.mark.parametrize("inside, outside", [(2, 3), (3, 2), (3, 3)])
+def test_constant_kernel(op, attrs, inside, outside):
+    """A constant kernel is flipped in advance; the derivative is that of a kernel that the run tells."""
+    x, w = r((2, inside, 6, 7)).astype(np.float32), r((3, 3, 3, 2)).astype(np.float32)
+    w = w[:outside, :inside] if op == "Conv" else w[:inside, :outside]
+    feeds = {"x0": x, "x1": w}
+    feeds["adj_y0"] = r(run_in_ort(one_node(op, [x, w], attrs, 1, "", 22))(feeds)[0].shape).astype(np.float32)
+    want = run_in_ort(differentiate(one_node(op, [x, w], attrs, 1, "", 22), "reverse"))(feeds)[1]
+    model = one_node(op, [x, w], attrs, 1, "", 22, constants=[1])
+    got = run_in_ort(differentiate(model, "reverse"))(feeds)[1]
+    assert np.allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 def with_dims(model, shape):
     """The model with other extents for its first input and its result."""
     for i in (model.graph.input[0], model.graph.output[0]):
