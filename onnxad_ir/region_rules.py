@@ -79,7 +79,7 @@ def trip_count(n: Node) -> Dim | None:
     """How often the body of a Loop runs, where a number or a symbol tells it."""
     limit = n.inputs[0] if n.inputs else None
     trips = known(limit)
-    if trips is None or len(trips) != 1 or not _always(n):
+    if trips is None or len(trips) != 1 or not runs_on(n):
         return None
     d = trips[0]
     if isinstance(d, int):
@@ -87,8 +87,8 @@ def trip_count(n: Node) -> Dim | None:
     return None if isinstance(d, dims.Expr) else d  # N - 1 may be negative; N is an extent
 
 
-def _always(n: Node) -> bool:
-    """True where the condition of a Loop stays true."""
+def runs_on(n: Node) -> bool:
+    """True where the condition of a Loop is known to stay true."""
     body: Graph = n.attributes["body"]
     start = n.inputs[1] if len(n.inputs) > 1 else None
     if start is not None and not _is_true(start):
@@ -151,11 +151,11 @@ def _sequence_map(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
 
 
 def element(ctx: Inference, sequence: SequenceType) -> Type | None:
-    """The type of one element of a sequence: an anonymous extent is another one in every element."""
+    """The type of one element of a sequence: a symbol is another extent in every element, even where it has a name."""
     t = sequence.elem
     if not isinstance(t, TensorType) or t.shape is None:
         return t
-    return TensorType(t.dtype, tuple(ctx.fresh() if isinstance(d, str) and d.startswith("?") else d for d in t.shape))
+    return TensorType(t.dtype, tuple(ctx.fresh() if isinstance(d, str) else d for d in t.shape))
 
 
 # --- bodies that run more than once

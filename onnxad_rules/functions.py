@@ -170,7 +170,7 @@ class _Calls:
                 pull(op, node, cotangents, active.__contains__, self.rules)
         found = [(i, c.value) for i in sources if (c := total(op, cotangents, body.inputs[i])) is not None]
         if not found:
-            body.nodes[:] = primal
+            _part(body, primal, [])
             return None
         adjoint, read = _part(body, primal, [v for _, v in found])
         operands: list[tuple[Literal["in", "out", "ct"], int]] = []

@@ -13,6 +13,15 @@ RANDOM = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
 
+#: The metadata entry of a Scan or Loop whose iterations are run again on the way back, from the states they started
+#: with, instead of keeping what they computed.
+REPLAY = "onnxad.replay"
+
+
+def is_replayed(node: Node) -> bool:
+    """True for a loop that keeps nothing of its iterations but the states they start from."""
+    return node.metadata is not None and REPLAY in node.metadata
+
 
 def plan(
     region: Graph, needed: Iterable[Value], there: set[Value], captures: Captures
