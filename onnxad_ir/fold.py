@@ -123,7 +123,9 @@ def _gather(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
 
 def _gather_elements(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
     x, i = _present(xs)
-    return np.take_along_axis(x, np.where(i < 0, i + x.shape[attrs.get("axis", 0)], i), attrs.get("axis", 0))
+    axis = attrs.get("axis", 0) % x.ndim
+    x = x[tuple(slice(None if k == axis else d) for k, d in enumerate(i.shape))]  # others may be shorter in `i`
+    return np.take_along_axis(x, np.where(i < 0, i + x.shape[axis], i), axis)
 
 
 def _gather_nd(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:

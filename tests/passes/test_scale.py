@@ -1,0 +1,175 @@
+"""Time per node does not grow with the model: chains, fans, many inputs, constants, branches, growing extents.
+
+A step that takes time with the square of the model costs 6 times as much a node at the larger size; the bound is
+generous because machines are busy.
+"""
+
+import time
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxad_ir.core import Graph, Model, Node
+from onnxad_ir.parser import parse_model
+from onnxad_ir.printer import print_model
+from onnxad_ir.proto import from_proto, to_proto
+from onnxad_ir.types import DataType, TensorType
+from onnxad_ir.verify import verify
+from onnxad_passes import run_pipeline
+
+SMALL, GROWTH, BOUND = 250, 6, 3.0
+
+
+def value(name, shape=(2, 3), dtype=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def make(nodes, inputs, outputs, weights=()):
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def number(name, x):
+    return numpy_helper.from_array(np.asarray(x, np.float32), name)
+
+
+def chain(n):
+    names = ["x", *(f"v{i}" for i in range(n))]
+    ops = ["Sin", "Exp", "Tanh", "Relu"]
+    nodes = [helper.make_node(ops[i % 4], [names[i]], [names[i + 1]]) for i in range(n)]
+    return make(nodes, [value("x")], [value(names[-1])])
+
+
+def fan_out(n):
+    nodes = [helper.make_node("Sin", ["x"], ["v0"])]
+    nodes += [helper.make_node("Mul", ["v0", f"v{i}"], [f"v{i + 1}"]) for i in range(n - 1)]
+    return make(nodes, [value("x")], [value(f"v{n - 1}")])
+
+
+def fan_in(n, op="Sum", **attributes):
+    nodes = [helper.make_node("Mul", ["x", f"w{i}"], [f"v{i}"]) for i in range(n)]
+    nodes += [helper.make_node(op, [f"v{i}" for i in range(n)], ["y"], **attributes)]
+    return make(nodes, [value("x")], [value("y", None)], [number(f"w{i}", i + 1.5) for i in range(n)])
+
+
+def concatenation(n):
+    return fan_in(n, "Concat", axis=0)
+
+
+def interface(n):
+    nodes = [helper.make_node("Mul", [f"x{i}", f"w{i}"], [f"y{i}"]) for i in range(n)]
+    weights = [number(f"w{i}", [i, 2, 3]) for i in range(n)]
+    return make(nodes, [value(f"x{i}") for i in range(n)], [value(f"y{i}") for i in range(n)], weights)
+
+
+def constants(n):
+    names = ["x", *(f"v{i}" for i in range(n // 2))]
+    nodes = []
+    for i in range(n // 2):
+        nodes.append(helper.make_node("Constant", [], [f"c{i}"], value_ints=[2, 3 + i % 7]))
+        nodes.append(helper.make_node("Expand", [names[i], f"c{i}"], [names[i + 1]]))
+    return make(nodes, [value("x", (2, 1))], [value(names[-1], None)])
+
+
+def symbols(n):
+    """A Concat of n symbolic extents, and one that grows piece by piece."""
+    nodes = [helper.make_node("Concat", [f"x{i}" for i in range(n)], ["all"], axis=0)]
+    grown = ["x0", *(f"v{i}" for i in range(1, n))]
+    nodes += [helper.make_node("Concat", [grown[i - 1], f"x{i}"], [grown[i]], axis=0) for i in range(1, n)]
+    outputs = [value("all", None), value(grown[-1], None)]
+    return make(nodes, [value(f"x{i}", (f"N{i}", 3)) for i in range(n)], outputs)
+
+
+def shapes(n):
+    """x keeps its first extent, the others are merged, again and again."""
+    nodes, x = [], "x"
+    for i in range(n // 5):
+        nodes += [
+            helper.make_node("Shape", [x], [f"s{i}"]),
+            helper.make_node("Gather", [f"s{i}", "zero"], [f"d{i}"]),
+            helper.make_node("Concat", [f"d{i}", "rest"], [f"t{i}"], axis=0),
+            helper.make_node("Reshape", [x, f"t{i}"], [f"r{i}"]),
+            helper.make_node("Sin", [f"r{i}"], [f"v{i}"]),
+        ]
+        x = f"v{i}"
+    weights = [numpy_helper.from_array(np.array([0]), "zero"), numpy_helper.from_array(np.array([-1]), "rest")]
+    return make(nodes, [value("x", ("N", "M", "K"))], [value(x, None)], weights)
+
+
+def branches(n):
+    nodes, x = [], "x"
+    for i in range(n // 3):
+        graphs = [
+            helper.make_graph([helper.make_node(op, [x, "x"], [f"{side}{i}"])], side, [], [value(f"{side}{i}")])
+            for op, side in (("Mul", "then"), ("Add", "else"))
+        ]
+        nodes.append(helper.make_node("If", ["c"], [f"v{i}"], then_branch=graphs[0], else_branch=graphs[1]))
+        x = f"v{i}"
+    return make(nodes, [value("x"), value("c", (), TensorProto.BOOL)], [value(x)])
+
+
+MODELS = [chain, fan_out, fan_in, concatenation, interface, constants, symbols, shapes, branches]
+
+
+def step(name):
+    if name == "proto":
+        return lambda m: to_proto(from_proto(m))
+    if name == "text":
+        return lambda m: parse_model(print_model(from_proto(m)))
+    if name == "verify":
+        return lambda m: verify(from_proto(m))
+    return lambda m: run_pipeline(m, name, verify_each=False)
+
+
+def seconds(f, model):
+    best = float("inf")
+    for _ in range(2):
+        start = time.perf_counter()
+        f(model)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+STEPS = ["proto", "text", "verify", "fold-shapes,simplify,cse,dce", "reverse,forward"]
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("build", MODELS, ids=lambda f: f.__name__)
+def test_linear(build, name):
+    f = step(name)
+    small, large = build(SMALL), build(SMALL * GROWTH)
+    for _ in range(3):  # a busy machine gets another chance
+        ratio = seconds(f, large) / seconds(f, small) / GROWTH
+        if ratio < BOUND:
+            return
+    raise AssertionError(f"{ratio:.1f} times as long a node when the model is {GROWTH} times as large")
+
+
+def nested_branches(depth):
+    """An If in an If in an If, `depth` times: deeper than protobuf reads, so built here."""
+    graph = Graph("g")
+    x, c = graph.add_input("x", TensorType(DataType.FLOAT, (2, 3))), graph.add_input("c", TensorType(DataType.BOOL, ()))
+    levels = [graph, *(Graph(f"then{i}") for i in range(depth))]
+    inner = levels[-1].append(Node("Sin", (x,))).outputs[0]
+    for outer, then in zip(reversed(levels[:-1]), reversed(levels[1:]), strict=True):
+        other = Graph("else")
+        other.set_outputs([other.append(Node("Exp", (x,))).outputs[0]])
+        then.set_outputs([then.append(Node("Mul", (inner, x))).outputs[0]])
+        node = Node("If", (c,), {"then_branch": then, "else_branch": other}, ("y",) if outer is graph else ("",))
+        inner = outer.append(node).outputs[0]
+    graph.set_outputs([inner])
+    return Model(graph, {"": 18})
+
+
+@pytest.mark.parametrize("pipeline", ["fold-shapes,simplify,cse,dce", "forward", "reverse"])
+def test_hundred_levels(pipeline):
+    out = run_pipeline(nested_branches(100), pipeline)
+    assert sum(1 for _ in out.graph.walk()) < 1000
+    assert print_model(parse_model(print_model(out))) == print_model(out)
+
+
+def test_nested_branches_are_right():
+    model = to_proto(run_pipeline(nested_branches(20), "reverse"))
+    onnx.checker.check_model(model, full_check=True)
