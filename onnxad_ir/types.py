@@ -13,6 +13,13 @@ Dim: TypeAlias = int | str
 Shape: TypeAlias = tuple[Dim, ...]
 
 FLOATING = frozenset({DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16})
+#: The element types of a quantized tensor.
+QUANTIZED = frozenset(
+    getattr(DataType, name)
+    for name in """INT8 UINT8 INT16 UINT16 INT4 UINT4 INT2 UINT2 FLOAT8E4M3FN FLOAT8E4M3FNUZ FLOAT8E5M2 FLOAT8E5M2FNUZ
+    FLOAT4E2M1""".split()
+    if hasattr(DataType, name)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,15 @@ def _derivative(model: M, p: Pass) -> M:
 
 
 def _names(names: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    return None if names is None else (names,) if isinstance(names, str) else tuple(names)
+    return None if names is None else _tuple(names)
+
+
+def _tuple(names: Sequence[str] | str) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _text(number: int | str | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def forward(
@@ -87,6 +95,7 @@ def forward(
     layout: str = "casadi",
     rules: Ruleset | None = None,
     functions: str = "inline",
+    straight_through: Sequence[str] | str = (),
 ) -> M:
     """The model with inputs fwd_<x> and outputs fwd_<y> = (dy/dx) fwd_<x> added; its signature stays a prefix.
 
@@ -94,10 +103,13 @@ def forward(
     initializers and inner values. prefix: of the new names (default: counted up as CasADi's diff_prefix).
     dim: name of the seed axis. layout: how several directions are packed; only "single" (one direction, the
     primal's own shapes) so far. rules: a rule set instead of the built-in one. functions: "inline", or "keep": a local
-    function is differentiated once and called. Raises as `run_pipeline` does.
+    function is differentiated once and called. straight_through: operators of rounding and quantization that pass the
+    derivative on, where by default it is zero: Round, Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear.
+    Raises as `run_pipeline` does.
     """
     check_layout(layout)
-    return _derivative(model, Forward(_names(inputs), _names(outputs), prefix, layout, rules, functions))
+    options = (prefix, layout, rules, functions, _tuple(straight_through))
+    return _derivative(model, Forward(_names(inputs), _names(outputs), *options))
 
 
 def reverse(
@@ -109,13 +121,17 @@ def reverse(
     layout: str = "casadi",
     rules: Ruleset | None = None,
     functions: str = "inline",
+    straight_through: Sequence[str] | str = (),
+    checkpoint: int | str | None = None,
 ) -> M:
     """The model with inputs adj_<y> and outputs adj_<x> = (dy/dx)^T adj_<y> added; its signature stays a prefix.
 
-    Arguments and errors are those of `forward`.
+    Arguments and errors are those of `forward`. checkpoint: keep the state of every so many-th iteration of a Scan or
+    Loop only, and compute in between again: a number, or "auto" for about the square root of the number of iterations.
     """
     check_layout(layout)
-    return _derivative(model, Reverse(_names(inputs), _names(outputs), prefix, layout, rules, functions))
+    options = (prefix, layout, rules, functions, _tuple(straight_through), _text(checkpoint))
+    return _derivative(model, Reverse(_names(inputs), _names(outputs), *options))
 
 
 def gradient(
@@ -124,13 +140,16 @@ def gradient(
     inputs: Sequence[str] | None = None,
     rules: Ruleset | None = None,
     functions: str = "inline",
+    straight_through: Sequence[str] | str = (),
+    checkpoint: int | str | None = None,
 ) -> M:
     """The model with outputs grad_<x> added, the gradient of an output with one element; no seed.
 
     output: its name (default: the only floating output). inputs: names (default: every floating input); they
     may name initializers and inner values. Raises as `run_pipeline` does.
     """
-    return _derivative(model, Gradient(output, _names(inputs), None, rules, functions))
+    options = (None, rules, functions, _tuple(straight_through), _text(checkpoint))
+    return _derivative(model, Gradient(output, _names(inputs), *options))
 
 
 def unroll(model: M, limit: int = LIMIT) -> M:

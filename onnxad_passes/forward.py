@@ -26,7 +26,8 @@ from onnxad_rules.activity import activity
 from onnxad_rules.context import Survey
 from onnxad_rules.derive import push
 from onnxad_rules.functions import with_functions
-from onnxad_rules.ruleset import Ruleset, default_rules
+from onnxad_rules.ruleset import Ruleset
+from onnxad_rules.straight_through import straight_through
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Forward(Pass):
     floating input). outputs: whose tangents to return (default: every floating output). prefix: of the new
     names (default: fwd_, counted up where it is taken). layout: single.
     functions: inline, or keep: local functions are differentiated once and called.
+    straight_through: operators of rounding and quantization whose derivative is passed on instead of zero (Round,
+    Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear).
     """
 
     name: ClassVar[str] = "forward"
@@ -47,6 +50,7 @@ class Forward(Pass):
     layout: str = "single"
     rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
     functions: str = "inline"
+    straight_through: tuple[str, ...] = ()
 
     @property
     def instead(self) -> Mapping[str, str]:
@@ -57,7 +61,7 @@ class Forward(Pass):
 
     def run(self, model: Model) -> bool:
         check_layout(self.layout)
-        graph, rules = model.graph, with_functions(self.rules or default_rules(), model)
+        graph, rules = model.graph, with_functions(straight_through(self.straight_through, self.rules), model)
         sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
         prefix = self.prefix if self.prefix is not None else next_prefix("fwd", graph, (*sources, *sinks))
         captures = Captures()

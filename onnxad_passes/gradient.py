@@ -10,6 +10,7 @@ from onnxad_ir.builder import Builder
 from onnxad_ir.core import Model, Value
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.types import TensorType
+from onnxad_passes.checkpoint import check_checkpoint, checkpoint_loops
 from onnxad_passes.manager import Pass
 from onnxad_passes.reverse import adjoint
 from onnxad_passes.seeds import add_results, choose_sinks, choose_sources, next_prefix, release, reserve
@@ -17,7 +18,8 @@ from onnxad_passes.specialize_functions import function_passes
 from onnxad_passes.tidy import tidy
 from onnxad_rules.derive import Cotangents, total
 from onnxad_rules.functions import with_functions
-from onnxad_rules.ruleset import Ruleset, default_rules
+from onnxad_rules.ruleset import Ruleset
+from onnxad_rules.straight_through import straight_through
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,10 @@ class Gradient(Pass):
     output: which (default: the model's only floating output). inputs: with respect to what (inputs,
     initializers or inner values; default: every floating input). prefix: of the new names (default: grad_,
     counted up). functions: inline, or keep: local functions are differentiated once and called.
+    straight_through: operators of rounding and quantization whose derivative is passed on instead of zero (Round,
+    Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear).
+    checkpoint: keep every so many-th state of a Scan or Loop only and compute in between again on the way back (a
+    number, or auto: about the square root of the number of iterations).
     """
 
     name: ClassVar[str] = "gradient"
@@ -36,6 +42,8 @@ class Gradient(Pass):
     prefix: str | None = None
     rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
     functions: str = "inline"
+    straight_through: tuple[str, ...] = ()
+    checkpoint: str | None = None
 
     @property
     def instead(self) -> Mapping[str, str]:
@@ -45,8 +53,11 @@ class Gradient(Pass):
         reserve(model, self.inputs, None if self.output is None else (self.output,))
 
     def run(self, model: Model) -> bool:
-        graph, rules = model.graph, with_functions(self.rules or default_rules(), model)
+        graph, rules = model.graph, with_functions(straight_through(self.straight_through, self.rules), model)
         sources, sink = choose_sources(model, self.inputs), self._sink(model)
+        if (every := check_checkpoint(self.checkpoint)) is not None:
+            checkpoint_loops(model, sources, [sink], rules, every)
+            sources, sink = choose_sources(model, self.inputs), self._sink(model)
         prefix = self.prefix if self.prefix is not None else next_prefix("grad", graph, sources)
         op = Builder(model, graph)
         op.scope.define_all(graph)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from onnxad_ir.builder import Builder
 from onnxad_ir.core import Model, Value
+from onnxad_passes.checkpoint import check_checkpoint, checkpoint_loops
 from onnxad_passes.manager import Pass
 from onnxad_passes.seeds import (
     add_results,
@@ -25,7 +26,8 @@ from onnxad_rules.activity import activity
 from onnxad_rules.context import Survey
 from onnxad_rules.derive import Cotangents, pull, total
 from onnxad_rules.functions import with_functions
-from onnxad_rules.ruleset import Ruleset, default_rules
+from onnxad_rules.ruleset import Ruleset
+from onnxad_rules.straight_through import straight_through
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class Reverse(Pass):
     floating input). outputs: what to seed (default: every floating output). prefix: of the new names
     (default: adj_, counted up where it is taken). layout: single.
     functions: inline, or keep: local functions are differentiated once and called.
+    straight_through: operators of rounding and quantization whose derivative is passed on instead of zero (Round,
+    Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear).
+    checkpoint: keep every so many-th state of a Scan or Loop only and compute in between again on the way back (a
+    number, or auto: about the square root of the number of iterations).
     """
 
     name: ClassVar[str] = "reverse"
@@ -46,6 +52,8 @@ class Reverse(Pass):
     layout: str = "single"
     rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
     functions: str = "inline"
+    straight_through: tuple[str, ...] = ()
+    checkpoint: str | None = None
 
     @property
     def instead(self) -> Mapping[str, str]:
@@ -56,8 +64,11 @@ class Reverse(Pass):
 
     def run(self, model: Model) -> bool:
         check_layout(self.layout)
-        graph, rules = model.graph, with_functions(self.rules or default_rules(), model)
+        graph, rules = model.graph, with_functions(straight_through(self.straight_through, self.rules), model)
         sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
+        if (every := check_checkpoint(self.checkpoint)) is not None:
+            checkpoint_loops(model, sources, sinks, rules, every)
+            sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
         prefix = self.prefix if self.prefix is not None else next_prefix("adj", graph, (*sources, *sinks))
         op = Builder(model, graph)
         op.scope.define_all(graph)

@@ -75,7 +75,7 @@ def push(op: Builder, node: Node, tangents: dict[Value, Var], rules: Ruleset) ->
     else:
         results = _PUSH[rule.kind](op, rule, n, ts)
     for v, t in zip(node.outputs, results, strict=False):
-        if t is not None and can_vary(v.type):
+        if t is not None and rules.carries(node, v):
             t = op.expand_to(t, op.var(v)) if _may_be_smaller(t.value, v) else t
             tangents[v] = op.fit_type(t, op.var(v))
 

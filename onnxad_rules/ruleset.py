@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from onnxad_ir.core import Node, Value
 from onnxad_ir.diagnostics import OnnxadError
-from onnxad_ir.types import can_vary
+from onnxad_ir.types import QUANTIZED, can_vary
 from onnxad_rules.kinds import Decompose, Rule
 
 if TYPE_CHECKING:
@@ -16,16 +16,21 @@ if TYPE_CHECKING:
 
 
 class Ruleset:
-    """An immutable table of rules. For one operator the rule added last is tried first."""
+    """An immutable table of rules. For one operator the rule added last is tried first.
 
-    def __init__(self, rules: Iterable[Rule] = ()):
+    `whole`: operators (domain, op_type) through which a derivative also passes in and out by quantized tensors, whose
+    tangents are floating.
+    """
+
+    def __init__(self, rules: Iterable[Rule] = (), whole: Iterable[tuple[str, str]] = ()):
+        self.whole = frozenset(whole)
         self._table: dict[tuple[str, str], tuple[Rule, ...]] = {}
         for r in rules:
             self._table[r.key] = (r, *self._table.get(r.key, ()))
 
-    def merge(self, rules: Iterable[Rule]) -> Ruleset:
-        """This table with more rules, which go before those that are there."""
-        out = Ruleset()
+    def merge(self, rules: Iterable[Rule], whole: Iterable[tuple[str, str]] = ()) -> Ruleset:
+        """This table with more rules, which go before those that are there, and more of `whole`."""
+        out = Ruleset((), self.whole.union(whole))
         out._table = dict(self._table)
         for r in rules:
             out._table[r.key] = (r, *out._table.get(r.key, ()))
@@ -60,22 +65,28 @@ class Ruleset:
         """Every rule, by operator, first to last."""
         return [r for k in self.keys() for r in self._table[k]]
 
+    def carries(self, node: Node, v: Value) -> bool:
+        """True where an operand or result of a node can have a derivative, by its type."""
+        return can_vary(v.type) or (bool(self.whole) and node.key in self.whole and v.dtype in QUANTIZED)
+
     def differentiable(self, node: Node) -> tuple[bool, ...]:
         """Which operands a derivative may come in through. An operator without a rule lets every floating one in."""
         rules = self.candidates(node)
         if not rules:
-            return tuple(v is not None and can_vary(v.type) for v in node.inputs)
+            return tuple(v is not None and self.carries(node, v) for v in node.inputs)
         if rules[0].kind == "zero":
             return (False,) * len(node.inputs)
         zeros = rules[0].zeros
         if not zeros:
-            return tuple(v is not None and can_vary(v.type) for v in node.inputs)
+            return tuple(v is not None and self.carries(node, v) for v in node.inputs)
         from onnxad_ir import schema
 
         f = schema.latest(node.domain, node.op_type)
         names = list(f.inputs) if f is not None else []
         return tuple(
-            v is not None and can_vary(v.type) and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
+            v is not None
+            and self.carries(node, v)
+            and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
             for i, v in enumerate(node.inputs)
         )
 
@@ -84,7 +95,7 @@ class Ruleset:
         rules = self.candidates(node)
         zeros: frozenset[str] = rules[0].zeros if rules else frozenset()
         if not zeros:
-            return [v for v in node.outputs if can_vary(v.type)]
+            return [v for v in node.outputs if self.carries(node, v)]
         from onnxad_ir import schema
 
         f = schema.latest(node.domain, node.op_type)
@@ -92,7 +103,7 @@ class Ruleset:
         return [
             v
             for i, v in enumerate(node.outputs)
-            if can_vary(v.type) and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
+            if self.carries(node, v) and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
         ]
 
 

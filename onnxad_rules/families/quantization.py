@@ -17,7 +17,16 @@ zero(
 specification("DynamicQuantizeLinear")
 
 
-def _scale(op: Builder, n: NodeView, ct: Var) -> Var:
+def scale_of_elements(op: Builder, n: NodeView, scale: Var, like: Var) -> Var:
+    """The scale that each element of `like` has by the attributes of `n`; a single one as a scalar."""
+    if scale.rank == 0 or scale.shape == (1,):
+        return op.scalar(scale)
+    attributes = {k: v for k, v in n.node.attributes.items() if k in ("axis", "block_size")}
+    ones = op.Expand(op.const(np.int8(1)), op.shape(like))
+    return op.var(op.emit("DequantizeLinear", (ones.value, scale.value), attributes)[0])
+
+
+def scale_share(op: Builder, n: NodeView, ct: Var) -> Var:
     """ct (x - zero point), summed over the elements that share a scale: all, those of a place on `axis`, a
     block."""
     scale = n.x_scale
@@ -64,4 +73,4 @@ def _sum_blocks(op: Builder, share: Var, scale: Var, axis: int, block: int) -> V
     return op.fit_type(summed, scale)
 
 
-linear("DequantizeLinear", x_scale=_scale)
+linear("DequantizeLinear", x_scale=scale_share)
