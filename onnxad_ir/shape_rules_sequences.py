@@ -1,6 +1,6 @@
 """Fast paths of inference for sequences.
 
-An anonymous extent in the type of a sequence's elements is another one in every element.
+A symbol in the type of a sequence's elements is another extent in every element.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Value
+from onnxad_ir.region_rules import element
 from onnxad_ir.types import OptionalType, SequenceType, TensorType
 from onnxad_rules.ruleset import UnsupportedOperator
 
@@ -20,12 +21,12 @@ def zeros(op: Builder, like: Value) -> Var:
         if like.producer is not None and like.producer.op_type == "SequenceEmpty":
             return op.var(like)
         body = op.region("zeros")
-        x = body.graph.add_input("x", t.elem)
+        x = body.graph.add_input("x", element(op.inference, t))
         body.graph.set_outputs([body.zeros_like(body.var(x)).value])
         return _sequence_map(op, [op.var(like)], body.graph)
     if isinstance(t, OptionalType):
-        element: Var = op.OptionalGetElement(op.var(like))
-        return op.Optional(zeros(op, element.value))
+        inner: Var = op.OptionalGetElement(op.var(like))
+        return op.Optional(zeros(op, inner.value))
     raise UnsupportedOperator(f"there is no zero of type {t} ({like!r})")
 
 
@@ -33,7 +34,8 @@ def add(op: Builder, a: Var, b: Var) -> Var:
     """The sum of two tangents of one value."""
     if isinstance(a.type, SequenceType):
         body = op.region(SUM)
-        x, y = (body.graph.add_input(name, a.type.elem) for name in "xy")
+        one = element(op.inference, a.type)
+        x, y = (body.graph.add_input(name, one) for name in "xy")
         body.graph.set_outputs([body.Add(x, y).value])
         return _sequence_map(op, [a, b], body.graph)
     if isinstance(a.type, OptionalType):

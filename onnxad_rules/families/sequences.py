@@ -8,6 +8,7 @@ from __future__ import annotations
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Node, Value
 from onnxad_ir.inline import inline_body
+from onnxad_ir.region_rules import element
 from onnxad_ir.types import DataType, OptionalType, SequenceType, TensorType
 from onnxad_rules.kinds import decompose, linear, zero
 from onnxad_rules.node import NodeView
@@ -73,7 +74,7 @@ def _concat(op: Builder, n: NodeView, ct: Var) -> Var:
         return op.SplitToSequence(ct, axis=n.axis, keepdims=0)
     body = op.region("extent")
     sequence = n.input_sequence
-    x = body.graph.add_input("x", sequence.type.elem)
+    x = body.graph.add_input("x", element(op.inference, sequence.type))
     body.graph.set_outputs([body.Shape(body.var(x), start=n.axis, end=n.axis + 1 if n.axis != -1 else None).value])
     (extents,) = op.emit("SequenceMap", [sequence.value], {"body": body.graph})
     return op.SplitToSequence(ct, op.ConcatFromSequence(op.var(extents), axis=0), axis=n.axis)
