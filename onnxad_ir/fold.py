@@ -173,7 +173,7 @@ def _expand(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
     assert x is not None and shape is not None
     target = np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))
     _within_limit(target)
-    return np.ascontiguousarray(np.broadcast_to(x, target))
+    return np.broadcast_to(x, target).copy()  # (ascontiguousarray gives a scalar an axis)
 
 
 def _range(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
@@ -206,7 +206,7 @@ EVALUATORS: dict[str, Evaluator] = {
     "Shape": lambda a, xs: np.asarray(_present(xs)[0].shape[a.get("start", 0) : a.get("end")], np.int64),
     "Concat": lambda a, xs: np.concatenate(_present(xs), axis=a["axis"]),
     "Where": lambda a, xs: np.where(*_present(xs)),
-    "Transpose": lambda a, xs: np.ascontiguousarray(np.transpose(_present(xs)[0], a.get("perm"))),
+    "Transpose": lambda a, xs: np.transpose(_present(xs)[0], a.get("perm")).copy(),
     "ReduceSum": _reduce(np.sum),
     "ReduceProd": _reduce(np.prod),
     "ReduceMax": _reduce(np.max),
