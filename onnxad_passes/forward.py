@@ -67,7 +67,7 @@ class Forward(Pass):
         captures = Captures()
         active = activity(graph, sources, sinks, rules, captures)
         primal, graph.nodes = graph.nodes, []
-        op = Builder(model, graph, captures=captures, survey=Survey(primal))
+        op = Builder(model, graph, captures=captures, survey=Survey(primal, calls=rules.calls))
         for v in graph.inputs:
             op.scope.define(v)
         seeds = add_seeds(op, graph, sources, prefix)

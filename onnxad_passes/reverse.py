@@ -86,7 +86,7 @@ def adjoint(op: Builder, sources: list[Value], cotangents: Cotangents, rules: Ru
     graph = op.graph
     active = activity(graph, sources, cotangents, rules, op.captures)
     primal = graph.nodes[:]
-    op.survey = Survey(primal)
+    op.survey = Survey(primal, calls=rules.calls)
     for node in reversed(primal):
         if any(v in active and v in cotangents for v in node.outputs):
             op.label = f"reverse({node.name or node.op_type})"

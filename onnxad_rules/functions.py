@@ -36,7 +36,25 @@ def with_functions(rules: Ruleset, model: Model) -> Ruleset:
         return rules
     calls = _Calls(model)
     calls.rules = rules.merge(calls.rule(f) for f in list(model.functions.values()))
+    calls.rules.calls = _effects(model)
     return calls.rules
+
+
+def _effects(model: Model) -> dict[Key, int]:
+    """What calls of each function are to the nodes around them. Recursion is as deep as calls nest."""
+    found: dict[Key, int] = {}
+
+    def visit(f: Function) -> None:
+        for n in f.body.nodes:
+            key = (n.domain, n.op_type, n.overload)
+            if key in model.functions and key not in found:
+                visit(model.functions[key])
+        found[f.key] = Survey(f.body.nodes, 0, found).effects(f.body)
+
+    for f in model.functions.values():
+        if f.key not in found:
+            visit(f)
+    return found
 
 
 def complete_calls(model: Model) -> None:
@@ -163,7 +181,7 @@ class _Calls:
         for j, seed in seeds.items():
             cotangents.setdefault(body.outputs[j], []).append(op.var(seed))
         active = activity(body, [body.inputs[i] for i in sources], cotangents, self.rules, op.captures)
-        op.survey = Survey(primal, facts)
+        op.survey = Survey(primal, facts, self.rules.calls)
         for node in reversed(primal):
             if any(v in active and v in cotangents for v in node.outputs):
                 op.label = f"reverse({node.name or node.op_type})"
@@ -192,7 +210,7 @@ class _Calls:
     def builder(self, body: Graph, f: Function, facts: int, label: str) -> Builder:
         """A builder for the body of a function."""
         inference = Inference(self.model, f.opset)
-        return Builder(self.model, body, inference=inference, label=label, survey=Survey((), facts))
+        return Builder(self.model, body, inference=inference, label=label, survey=Survey((), facts, self.rules.calls))
 
     def add(self, f: Function, kind: str, body: Graph) -> Function:
         """A new function of the model, called after the one it is the derivative of."""

@@ -66,7 +66,8 @@ def survey_of_region(op: Builder, region: Graph, primal: list[Node]) -> Survey:
     Those of a function have what its call has.
     """
     if region.parent is None:
-        return Survey(primal, op.survey.around if isinstance(op.survey, Survey) else 0)
+        outer = op.survey
+        return Survey(primal, outer.around, outer.calls) if isinstance(outer, Survey) else Survey(primal)
     return survey_inside(op, region.parent, primal)
 
 

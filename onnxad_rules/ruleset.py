@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,8 @@ class Ruleset:
 
     def __init__(self, rules: Iterable[Rule] = (), whole: Iterable[tuple[str, str]] = ()):
         self.whole = frozenset(whole)
+        #: What calls of local functions are to the nodes around them (`context.Survey`).
+        self.calls: Mapping[tuple[str, str, str], int] = {}
         self._table: dict[tuple[str, str], tuple[Rule, ...]] = {}
         for r in rules:
             self._table[r.key] = (r, *self._table.get(r.key, ()))

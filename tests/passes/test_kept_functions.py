@@ -351,3 +351,43 @@ def test_gradient():
     )
     same_as_inlined(model, ["gradient"])
     assert len(ad.gradient(model, functions="keep").functions) == 2
+
+
+SINGULAR = {
+    "a zero cut off before a call of infinite slope": (
+        "a = Relu(x) y = f.root(a)",
+        "root (a) => (r) { r = Sqrt(a) }",
+    ),
+    "a call that cuts off, before infinite slope": (
+        "a = f.cut(x) y = Sqrt(a)",
+        "cut (a) => (r) { r = Relu(a) }",
+    ),
+    "two calls": (
+        "a = f.cut(x) y = f.root(a)",
+        "cut (a) => (r) { b = Neg(a) c = Neg(b) r = Relu(c) } ; root (a) => (r) { b = Identity(a) r = Sqrt(b) }",
+    ),
+    "a division whose result is thrown away": (
+        "k = Constant <value_float = 0.0> () a = f.inverse(x) c = Greater(x, k) y = Where(c, a, k)",
+        "inverse (a) => (r) { one = Constant <value_float = 1.0> () r = Div(a, a) }",
+    ),
+    "a call that throws away": (
+        "k = Constant <value_float = 0.0> () a = Div(x, x) y = f.choose(a, x, k)",
+        "choose (a, x, k) => (r) { c = Greater(x, k) n = Neg(a) r = Where(c, n, k) }",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_no_zero_times_infinity_across_calls(name):
+    main, functions = SINGULAR[name]
+    functions = "\n".join(F + " " + f.strip() for f in functions.split(";"))
+    model = parser.parse_model(HEAD + f"g (float[3] x) => (float[3] y) {{ {main} }}\n{functions}")
+    x = np.array([0, -1, 4], np.float32)
+    for mode, seed in (("reverse", "adj_y"), ("forward", "fwd_x")):
+        kept = evaluate(
+            run_pipeline(model, f"{mode}{{functions=keep}}"), {"x": x, seed: np.array([0, 1, 1], np.float32)}, 0
+        )
+        inlined = evaluate(run_pipeline(model, mode), {"x": x, seed: np.array([0, 1, 1], np.float32)}, 0)
+        (result,) = [n for n in kept if n.startswith(("adj", "fwd"))]
+        assert np.isfinite(inlined[result][1:]).all()
+        np.testing.assert_allclose(kept[result], inlined[result], rtol=1e-6)
