@@ -84,3 +84,21 @@ def test_a_number_that_is_differentiated_is_not_used():
     used = run_pipeline(proto, "simplify")
     with pytest.raises(UsageError, match="earlier pass used its number"):
         run_pipeline(used, "reverse{inputs=w}")
+
+
+def test_no_negation_of_unsigned_integers():
+    """0 - u is no Neg(u): Neg takes no unsigned integers."""
+    text = "g (uint32[2] u) => (uint32[2] y) { z = Constant<value = uint32 {0}>() a = Sub(z, u) y = BitwiseNot(a) }"
+    out = same(text, "simplify", {"u": np.array([1, 2], np.uint32)})
+    assert ops(out)[-2:] == ["Sub", "BitwiseNot"]
+
+
+def test_a_reshape_takes_zero_extents_from_its_own_operand():
+    """Without allowzero a zero at run time means "as the operand": of two Reshapes the first cannot be left out."""
+    text = """g (float[4,N] x, float[N,4] like) => (float[A,B] y) {
+        s = Shape(like) first = Constant<value_ints = [-1, 4]>() a = Reshape<allowzero = 1>(x, s)
+        b = Reshape(x, first) t = Shape(like) c = Reshape(b, t) y = Exp(c)
+    }"""
+    for n in (0, 3):
+        feeds = {"x": np.ones((4, n), np.float32), "like": np.ones((n, 4), np.float32)}
+        same(text, "simplify", feeds)
