@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from math import isqrt
 
 from onnxad_ir.builder import Builder, Scope, Var
-from onnxad_ir.core import Graph, Model, Node, Value, clone_graph
+from onnxad_ir.core import Function, Graph, Model, Node, Value, clone_graph
 from onnxad_ir.diagnostics import UsageError, describe
+from onnxad_ir.infer import Inference
 from onnxad_ir.inline import substitute
 from onnxad_ir.region_rules import runs_on, trip_count
 from onnxad_ir.types import DataType, Dim, TensorType, Type
@@ -41,7 +42,10 @@ def check_checkpoint(every: str | None) -> int | str | None:
 def checkpoint_loops(
     model: Model, sources: Sequence[Value], sinks: Sequence[Value], rules: Ruleset, every: int | str
 ) -> None:
-    """Block every Scan and Loop of the main graph, and of branches in it, that is to be differentiated.
+    """Block every Scan and Loop that is to be differentiated, but for those inside of another one.
+
+    Those of branches, and of local functions that are kept, too. The operators RNN, GRU and LSTM are not loops unless
+    `lower-rnn` makes them some.
 
     every: iterations per block, or "auto": about the square root of their number, which may be known at run time only.
     Raises UnsupportedOperator for a loop that cannot be blocked: one that may end early and stacks results, one whose
@@ -49,7 +53,18 @@ def checkpoint_loops(
     """
     active = activity(model.graph, sources, sinks, rules)
     blocks = _Blocks(every)
-    blocks.graph(Builder(model, model.graph, []), lambda n: any(v in active for v in n.outputs))
+    waiting = [n for n in model.graph.nodes if any(v in active for v in n.outputs)]
+    blocks.graph(Builder(model, model.graph, []), set(waiting).__contains__)
+    seen: set[Function] = set()
+    while waiting:
+        n = waiting.pop()
+        f = model.functions.get((n.domain, n.op_type, n.overload))
+        if f is not None and f not in seen:
+            seen.add(f)
+            waiting += f.body.walk()
+            blocks.graph(Builder(model, f.body, [], inference=Inference(model, f.opset)), lambda _: True)
+        for region in n.regions:
+            waiting += region.nodes
 
 
 @dataclass

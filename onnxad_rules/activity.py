@@ -29,6 +29,9 @@ def activity(
         if not rules.candidates(n):
             missing.append(n)
         allowed = rules.differentiable(n)
+        if (flow := rules.flow(n)) is not None:
+            used = frozenset[int]().union(*(f for v, f in zip(n.outputs, flow, strict=False) if v in useful))
+            allowed = tuple(ok and i in used for i, ok in enumerate(allowed))
         reached = [v for v, ok in zip(n.inputs, allowed, strict=True) if v is not None and ok]
         for v in (*reached, *captures[n]):
             useful.add(v)
@@ -46,9 +49,16 @@ def varying(
     varied = set(sources)
     through: list[Node] = []
     for n in nodes:
-        if _varies(n, varied, rules, captures):
+        if not _varies(n, varied, rules, captures):
+            continue
+        if (flow := rules.flow(n)) is None:
+            reached = rules.outputs(n)
+        else:
+            at = {i for i, v in enumerate(n.inputs) if v in varied}
+            reached = [v for v, f in zip(n.outputs, flow, strict=False) if at & f]
+        if reached:
             through.append(n)
-            varied.update(rules.outputs(n))
+            varied.update(reached)
     return varied, through
 
 

@@ -17,7 +17,9 @@ from typing import Literal, TypeAlias
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Function, Graph, Model, Node, Value, clone_constant, clone_graph
 from onnxad_ir.infer import Inference
-from onnxad_rules.activity import activity
+from onnxad_ir.traverse import Captures
+from onnxad_ir.types import can_vary
+from onnxad_rules.activity import activity, varying
 from onnxad_rules.context import Survey, facts_of
 from onnxad_rules.derive import Cotangents, pull, total
 from onnxad_rules.kinds import Pair, Rule
@@ -34,27 +36,39 @@ def with_functions(rules: Ruleset, model: Model) -> Ruleset:
     """A rule set that also has a rule for every local function of a model. Its body goes before any other rule."""
     if not model.functions:
         return rules
-    calls = _Calls(model)
+    calls, effects = _Calls(model), dict[Key, int]()
     calls.rules = rules.merge(calls.rule(f) for f in list(model.functions.values()))
-    calls.rules.calls = _effects(model)
+    for f in _callees_first(model):
+        calls.rules.flows[f.key] = _flow(f, calls.rules)
+        effects[f.key] = Survey(f.body.nodes, 0, effects).effects(f.body)
+    calls.rules.calls = effects
     return calls.rules
 
 
-def _effects(model: Model) -> dict[Key, int]:
-    """What calls of each function are to the nodes around them. Recursion is as deep as calls nest."""
-    found: dict[Key, int] = {}
+def _callees_first(model: Model) -> list[Function]:
+    """The functions of a model, each after those that it calls. Recursion is as deep as calls nest."""
+    order: dict[Key, Function] = {}
 
     def visit(f: Function) -> None:
-        for n in f.body.nodes:
+        for n in f.body.walk():
             key = (n.domain, n.op_type, n.overload)
-            if key in model.functions and key not in found:
+            if key in model.functions and key not in order:
                 visit(model.functions[key])
-        found[f.key] = Survey(f.body.nodes, 0, found).effects(f.body)
+        order[f.key] = f
 
     for f in model.functions.values():
-        if f.key not in found:
+        if f.key not in order:
             visit(f)
-    return found
+    return list(order.values())
+
+
+def _flow(f: Function, rules: Ruleset) -> list[frozenset[int]]:
+    """Per result, the operands that it depends on differentiably."""
+    captures = Captures()
+    reached = [
+        varying(f.body.nodes, [v], rules, captures)[0] if can_vary(v.type) else set[Value]() for v in f.body.inputs
+    ]
+    return [frozenset(i for i, r in enumerate(reached) if v in r) for v in f.body.outputs]
 
 
 def complete_calls(model: Model) -> None:

@@ -26,6 +26,8 @@ class Ruleset:
         self.whole = frozenset(whole)
         #: What calls of local functions are to the nodes around them (`context.Survey`).
         self.calls: Mapping[tuple[str, str, str], int] = {}
+        #: Per result of a call of a local function, the operands that it depends on differentiably.
+        self.flows: dict[tuple[str, str, str], list[frozenset[int]]] = {}
         self._table: dict[tuple[str, str], tuple[Rule, ...]] = {}
         for r in rules:
             self._table[r.key] = (r, *self._table.get(r.key, ()))
@@ -91,6 +93,10 @@ class Ruleset:
             and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
             for i, v in enumerate(node.inputs)
         )
+
+    def flow(self, node: Node) -> list[frozenset[int]] | None:
+        """Per result of a call of a local function, the operands that it depends on; None for any other node."""
+        return self.flows.get((node.domain, node.op_type, node.overload)) if self.flows else None
 
     def outputs(self, node: Node) -> list[Value]:
         """The results that carry a derivative."""

@@ -169,6 +169,23 @@ def test_what_is_kept():
     assert len(outer.output) == 3 and len(inner.output) == 2
 
 
+def test_loops_of_functions_that_are_kept():
+    primal = parser.parse_model(
+        HEAD.replace('"" : 18', '"" : 18, "f" : 1')
+        + """g (float[3] h, float[8,3] xs) => (float[3] y) { t = f.run(h, xs) y = f.run(t, xs) }
+        <domain: "f", opset_import: ["" : 18]> run (h, xs) => (y) {
+          y = Scan <num_scan_inputs = 1, body = step (a, x) => (b) { m = Mul(a, x) b = Tanh(m) }> (h, xs)
+        }"""
+    )
+    kept = run_pipeline(primal, "reverse{functions=keep checkpoint=3}")
+    plain = run_pipeline(primal, "reverse")
+    (f,) = [f for f in kept.functions if f.name == "run"]
+    assert [n.op_type for n in f.node].count("Scan") == 2
+    feeds = feeds_of(plain)
+    for a, b in zip(evaluate(kept, feeds, 0).values(), evaluate(plain, feeds, 0).values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
 def test_errors():
     primal = parser.parse_model(HEAD + SCAN.format(T=8))
     for every in ("0", "-1", "sometimes"):

@@ -353,6 +353,26 @@ def test_gradient():
     assert len(ad.gradient(model, functions="keep").functions) == 2
 
 
+def test_a_result_that_does_not_depend_on_an_operand_is_not_active():
+    """No rule is needed behind it."""
+    same_as_inlined(
+        f"""g (float[3] x, float[3] w) => (float[3] y) {{
+          a, b, c = f.parts(x, w) d = Relu(b) k = Floor(c) m = Mul(k, d) y = Add(m, a)
+        }}
+        {F} parts (p, q) => (a, b, c) {{ a, b = f.two(p, q) c = Floor(p) }}
+        {F} two (p, q) => (a, b) {{ a = Mul(p, q) b = Exp(q) }}
+        """,
+        options="inputs=x",
+    )
+    model = parser.parse_model(
+        HEAD.replace('"f" : 1', '"f" : 1, "strange" : 1')
+        + f"""g (float[3] x) => (float[3] y) {{ a, b = f.parts(x) c = strange.Thing(b) y = Mul(a, c) }}
+        {F} parts (p) => (a, b) {{ a = Exp(p) b = Floor(p) }}"""
+    )
+    adjoint = run_pipeline(model, "reverse{functions=keep}")
+    assert [o.name for o in adjoint.graph.output] == ["y", "adj_x"]
+
+
 SINGULAR = {
     "a zero cut off before a call of infinite slope": (
         "a = Relu(x) y = f.root(a)",
