@@ -389,3 +389,16 @@ class Builder(Idioms):
 
 def _first(item: tuple[str, Attr]) -> str:
     return item[0]
+
+
+def expression_key(node: Node) -> Any:
+    """What `Builder.emit` finds an equal node by, None for one that is not shared."""
+    if node.regions:
+        return None
+    attributes = tuple(sorted(node.attributes.items(), key=_first)) if node.attributes else ()
+    key = (node.op_type, node.domain, len(node.outputs), node.inputs, attributes)
+    try:
+        hash(key)
+    except TypeError:  # an attribute that does not hash
+        return None
+    return key

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
-from onnxad_ir.builder import Builder, Var
+from onnxad_ir.builder import Builder, Var, expression_key
 from onnxad_ir.core import Graph, Node, Value, clone_graph
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.peephole import same_shape
@@ -255,8 +255,8 @@ def _push_pushforward(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tan
 
 
 def _push_decompose(op: Builder, rule: Rule, n: NodeView, ts: Mapping[Value, Var]) -> Tangents:
-    scratch, results = _decomposition(op, rule, n)
-    tangents = {v: scratch.var(t) for v, t in ts.items()}
+    scratch, results, holes = _decomposition(op, rule, n, ts)
+    tangents = {holes.get(v, v): scratch.var(t) for v, t in ts.items()}
     body = list(scratch.nodes)
     scratch.survey = survey_inside(op, n.node, body)
     scratch.nodes.clear()
@@ -265,6 +265,7 @@ def _push_decompose(op: Builder, rule: Rule, n: NodeView, ts: Mapping[Value, Var
         push(scratch, node, tangents, n.rules)
     out = [None if r is None else tangents.get(r.value) for r in results]
     _reuse(results, n, body)
+    _fill(holes)
     _commit(op, scratch, [t.value for t in out if t is not None])
     return [None if t is None else op.var(t) for t in out]
 
@@ -356,18 +357,20 @@ def _pull_pushforward(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wante
 def _pull_decompose(
     op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Iterable[Value]
 ) -> list[tuple[Value, Var]]:
-    scratch, results = _decomposition(op, rule, n)
+    wanted = list(wanted)
+    scratch, results, holes = _decomposition(op, rule, n, wanted)
     body = list(scratch.nodes)
     scratch.survey = survey_inside(op, n.node, body)
-    active = varying(body, wanted, n.rules, op.captures)[0]
+    active = varying(body, [holes.get(v, v) for v in wanted], n.rules, op.captures)[0]
     cotangents: Cotangents = {}
     for r, ct in zip(results, cts, strict=False):
         if r is not None and ct is not None:
             cotangents.setdefault(r.value, []).append(scratch.var(ct))
     for node in reversed(body):
         pull(scratch, node, cotangents, active.__contains__, n.rules)
-    out = [(v, c) for v in wanted if (c := total(scratch, cotangents, v)) is not None]
+    out = [(v, c) for v in wanted if (c := total(scratch, cotangents, holes.get(v, v))) is not None]
     _reuse(results, n, body)
+    _fill(holes)
     _commit(op, scratch, [c.value for _, c in out])
     return [(v, op.var(c)) for v, c in out]
 
@@ -381,10 +384,27 @@ def _pull_pair(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Sequ
 # --- programs written on the side
 
 
-def _decomposition(op: Builder, rule: Rule, n: NodeView) -> tuple[Builder, list[Var | None]]:
-    """The operator in terms of others, written by a scratch builder, and its results by position."""
-    scratch = op.scratch()
-    return scratch, decomposition(scratch, rule, n)
+def _decomposition(
+    op: Builder, rule: Rule, n: NodeView, varied: Iterable[Value]
+) -> tuple[Builder, list[Var | None], dict[Value, Value]]:
+    """The operator in terms of others, written by a scratch builder, and its results by position.
+
+    It is written on placeholders for the operands in `varied`, which `_fill` replaces. On the operands themselves, an
+    expression could turn out to be there already, or to be known from what computes an operand: nothing of what is
+    written would then lead from the operand to it, and its derivative would be lost.
+    """
+    scratch, operands = op.scratch(), n.node.inputs
+    holes = {v: Value("", v.type, op.graph) for v in varied if v in operands}
+    n.node.inputs = tuple(None if v is None else holes.get(v, v) for v in operands)
+    try:
+        return scratch, decomposition(scratch, rule, n), holes
+    finally:
+        n.node.inputs = operands
+
+
+def _fill(holes: Mapping[Value, Value]) -> None:
+    for v, hole in holes.items():
+        hole.replace_by(v)
 
 
 def decomposition(op: Builder, rule: Rule, n: NodeView) -> list[Var | None]:
@@ -415,12 +435,17 @@ def _commit(op: Builder, scratch: Builder, results: list[Value]) -> None:
             kept.append(node)
         else:
             node.detach()
-    op.nodes.extend(reversed(kept))
-    alive = set(kept)
-    for key, values in scratch.scope.memo.items():
-        if values[0].producer is None or values[0].producer in alive:
-            op.scope.memo.setdefault(key, values)
     for node in reversed(kept):
+        key = expression_key(node)
+        found = None if key is None else op.scope.expression(key)
+        if found is not None and needed.isdisjoint(node.outputs):
+            for old, new in zip(node.outputs, found, strict=True):
+                old.replace_by(new)
+            node.detach()
+            continue
+        op.nodes.append(node)
+        if key is not None:
+            op.scope.memo.setdefault(key, node.outputs)
         for v in node.outputs:
             op.scope.define(v)
 
