@@ -78,7 +78,8 @@ def complete_calls(model: Model) -> None:
             f = model.functions.get((n.domain, n.op_type, n.overload))
             if f is not None:
                 for v, formal in zip(n.outputs, f.body.outputs, strict=False):
-                    v.name = v.name or formal.name or "unused"
+                    if not v.name and not v.users:  # a result without a name is written as left out
+                        v.name = formal.name or "unused"
                 for formal in f.body.outputs[len(n.outputs) :]:
                     add_result(n, None, formal.name or "unused")
 
