@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from onnxad_ir.cancel import product, quotient
 from onnxad_ir.core import Attr, Value
 from onnxad_ir.infer import known
 from onnxad_ir.types import FLOATING, DataType, Shape
@@ -124,7 +125,7 @@ def _mul(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
             return x
         if (x := _negated(v)) is not None and absorbs(x.shape, w.shape):
             return op.emit("Neg", op.emit("Mul", (x, w), {}), {})[0]
-    return None
+    return product(op, a, b) or product(op, b, a)
 
 
 @rule("Div")
@@ -135,7 +136,7 @@ def _div(op: Builder, inputs: Inputs, attrs: dict[str, Attr]) -> Value | None:
         return a
     if (x := _unexpanded(a, b, a.shape)) is not None:
         return op.emit("Div", (x, b), {})[0]
-    return None
+    return quotient(op, a, b)
 
 
 @rule("Add")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_rules.context import gate, is_exact
-from onnxad_rules.kinds import Fn, elementwise, linear, pair, times
+from onnxad_rules.kinds import Times, elementwise, linear, pair, times
 from onnxad_rules.node import NodeView
 
 
@@ -66,16 +66,17 @@ elementwise("Clip", input=times(_inside), min=times(_at_min), max=times(_at_max)
 # --- Min and Max: ties share the derivative evenly, as PyTorch's maximum and minimum of two operands
 
 
-def _extreme(formal: str, result: str) -> Fn:
-    def partial(op: Builder, n: NodeView, i: int) -> Var | int:
-        xs, y = getattr(n, formal), getattr(n, result)
-        if len(xs) == 1:
-            return 1
-        at = [op.cast_like(op.Equal(x, y), y) for x in xs]
-        count = op.add_n(at)
-        return at[i] / count
+def _extreme(formal: str, result: str) -> Times:
+    def share(op: Builder, n: NodeView, x: Var, i: int) -> Var:
+        vs, y = getattr(n, formal), getattr(n, result)
+        if len(vs) == 1:
+            return x
+        at = [op.Equal(v, y) for v in vs]
+        count = op.add_n([op.cast_like(a, y) for a in at])
+        assert count is not None
+        return gate(op, n, x / count, at[i])
 
-    return partial
+    return times(share)
 
 
 elementwise("Max", data_0=_extreme("data_0", "max"))
