@@ -6,7 +6,7 @@ of every distinct list of operand types). A call then has the types of the body'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from onnxad_ir import dims
@@ -37,11 +37,20 @@ def call_types(ctx: Inference, node: Node, f: Function) -> tuple[Type | None, ..
     return tuple(types) + (None,) * (len(node.outputs) - len(types))
 
 
-def signature(operands: tuple[Value | None, ...]) -> tuple[object, ...]:
-    """What a function body can know of its operands: types and contents of integers, the same however symbols are
-    called."""
+def specific(v: Value) -> tuple[Dim, ...] | None:
+    """The contents of an operand that a function is specialized for: those of shapes, axes and the like.
+
+    Not those of scalars, which often number the calls (the index of a layer).
+    """
+    return v.content if v.rank == 1 else None
+
+
+def signature(operands: Iterable[Value | None]) -> tuple[object, ...]:
+    """What a function is specialized for: types and contents of operands, the same however symbols are called."""
     seen: dict[str, int] = {}
-    return tuple(None if v is None else (_canonical(v.type, seen), _canonical_dims(v.content, seen)) for v in operands)
+    return tuple(
+        None if v is None else (_canonical(v.type, seen), _canonical_dims(specific(v), seen)) for v in operands
+    )
 
 
 def _match(formal: Type | None, actual: Type | None, env: dict[str, Dim]) -> None:

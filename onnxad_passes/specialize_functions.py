@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from onnxad_ir.core import Attr, AttrRef, Function, Graph, Model, Node, clone_graph
 from onnxad_ir.diagnostics import ModelError, UsageError, describe
-from onnxad_ir.functions import call_types, signature
+from onnxad_ir.functions import call_types, signature, specific
 from onnxad_ir.infer import Inference, known
 from onnxad_ir.types import Type
 from onnxad_passes.inline_functions import InlineFunctions, Key, called_functions, key_of, merge_opsets
@@ -21,8 +21,8 @@ class SpecializeFunctions(Pass):
     """Give every local function the attributes, the opset and the operand types of its calls.
 
     A function that is called in one way keeps its name; one that is called in several (other attributes, element
-    types, ranks, extents or known integers) is copied for each. Rules and shape inference can then work on its body as
-    they do on a model. Takes the place of inline-functions where functions are kept.
+    types, ranks, extents, known shapes or axes) is copied for each. Rules and shape inference can then work on its
+    body as they do on a model. Takes the place of inline-functions where functions are kept.
     """
 
     name: ClassVar[str] = "specialize-functions"
@@ -160,7 +160,7 @@ class _Specializer:
             if v is None:
                 _omit(formal)
             else:
-                formal.type, formal.content = v.type, v.content
+                formal.type, formal.content = v.type, specific(v)
         self.waiting.append(f)
         Inference(self.model, f.opset, call=self.call).graph(body)
         self.waiting.pop()

@@ -218,6 +218,24 @@ def test_symbolic_extents_are_shared():
     assert len(kept.functions) == 2
 
 
+def test_shapes_specialize_a_function_and_numbers_of_layers_do_not():
+    layers = "".join(
+        f"i{k} = Constant <value_int = {k}> () h{k + 1} = f.layer(h{k}, ws, i{k}, shape) " for k in range(4)
+    )
+    kept = same_as_inlined(
+        f"""g (float[2,3] x, float[4,6] ws) => (float[2,3] y) {{
+          shape = Constant <value_ints = [2, 3]> () h0 = Identity(x) {layers} y = Neg(h4)
+        }}
+        {F} layer (h, ws, i, shape) => (r) {{
+          w = Gather(ws, i) v = Reshape(w, shape) m = Mul(h, v) s = Sin(m) r = Add(s, h)
+        }}""",
+        ["reverse"],
+    )
+    assert len(kept.functions) == 2
+    (adjoint,) = [f for f in kept.functions if f.name.endswith("adj")]
+    assert "Shape" not in [n.op_type for n in adjoint.node if n.input and n.input[0] != "ws"]
+
+
 def test_omitted_operands():
     same_as_inlined(
         f"""g (float[3] x, float[3] w) => (float[3] y) {{
