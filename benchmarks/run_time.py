@@ -67,12 +67,13 @@ def theirs(model, wrt, feeds, seed):
     return onnx_ad.reverse(promoted, inputs=wrt, layout="onnx"), {**feeds, **values, f"adj_{y}": seed[..., None]}
 
 
-def median_times(functions, rounds):
-    """The median time of each function in milliseconds, timed in turn."""
+def median_times(functions, rounds, seconds=3.0):
+    """The median time of each function in milliseconds, timed in turn, in so many rounds and seconds at least."""
     for f in functions:
         f()
     times = [[] for _ in functions]
-    for _ in range(rounds):
+    end = time.perf_counter() + seconds
+    while len(times[0]) < rounds or time.perf_counter() < end:
         for f, ts in zip(functions, times, strict=True):
             start = time.perf_counter()
             f()
