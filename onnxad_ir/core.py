@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from onnxad_ir.diagnostics import ModelError
 from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type
 
 Tensor: TypeAlias = ir.TensorProtocol
@@ -380,16 +381,26 @@ class Model:
     #: or shared, and no number of such a constant be used.
     variables: dict[Value, int] = field(default_factory=dict)
 
-    @property
-    def frozen(self) -> frozenset[str]:
-        """Names of floating constants whose numbers shaped this model; it has no derivative with respect to them."""
-        return frozenset(json.loads(self.metadata.get(FROZEN, "[]")))
+    #: Names of floating constants whose numbers shaped this model; it has no derivative with respect to them.
+    frozen: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Take the frozen names out of the metadata of a model that was read."""
+        self.metadata = dict(self.metadata)
+        text = self.metadata.pop(FROZEN, None)
+        if text is not None:
+            try:
+                self.frozen.update(map(str, json.loads(text)))
+            except (ValueError, TypeError):
+                raise ModelError(f'the metadata entry "{FROZEN}" is not a list of names: {text!r}') from None
 
     def freeze(self, name: str) -> None:
         """Note that the number of the author's constant `name` was used to simplify the model."""
-        names = self.frozen
-        if name not in names:
-            self.metadata[FROZEN] = json.dumps(sorted(names | {name}))
+        self.frozen.add(name)
+
+    def written_metadata(self) -> dict[str, str]:
+        """The metadata with the frozen names, as it is written."""
+        return {**self.metadata, FROZEN: json.dumps(sorted(self.frozen))} if self.frozen else self.metadata
 
     def fresh_dim(self) -> str:
         """A new anonymous symbol."""
@@ -427,6 +438,7 @@ def clone_model(model: Model) -> Model:
         g.body, g.opset = clone_graph(f.body), dict(f.opset)
         out.functions[key] = g
     out.opset, out.metadata = dict(model.opset), dict(model.metadata)
+    out.frozen = set(model.frozen)
     out.variables = {mapping[v]: n for v, n in model.variables.items() if v in mapping}
     return out
 

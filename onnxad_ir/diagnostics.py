@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from onnxad_ir.core import Node
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnxad_ir.core import Node
 
 
 class OnnxadError(Exception):

@@ -106,7 +106,8 @@ def _decode(data: bytes, format: str, base_dir: str) -> Model:
     except (DecodeError, json_format.Error, onnx.parser.ParseError, ValueError) as e:
         if format == "onnx":
             raise ModelError("not an ONNX model, or a truncated one") from None
-        raise ModelError(f"not a model in {format} form: {e}") from None
+        why = e.args[0].decode(errors="replace") if e.args and isinstance(e.args[0], bytes) else e
+        raise ModelError(f"not a model in {format} form: {why}") from None
     if not proto.HasField("graph"):
         raise ModelError("not an ONNX model (it has no graph)")
     return from_proto(proto, base_dir)

@@ -92,7 +92,7 @@ def to_onnx_ir(model: Model) -> ir.Model:
         model_version=model.model_version or None,
         doc_string=model.doc or None,
         functions=[_write_function(f) for f in model.functions.values()],
-        metadata_props=dict(model.metadata),
+        metadata_props=dict(model.written_metadata()),
     )
 
 

@@ -148,8 +148,8 @@ class _Printer:
             items.append(f"version = {m.model_version}")
         if m.doc:
             items.append(f"doc = {quote(m.doc)}")
-        if m.metadata:
-            items.append(f"metadata = {_strings(m.metadata)}")
+        if metadata := m.written_metadata():
+            items.append(f"metadata = {_strings(metadata)}")
         self.lines.append(f"model <{', '.join(items)}>")
         self.block(f"graph {word(m.graph.name)}", m.graph, "return", "")
         for f in m.functions.values():

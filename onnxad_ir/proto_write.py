@@ -43,7 +43,7 @@ def to_proto(model: Model, value_info: bool = False, external: Place | None = No
     for field, value in header.items():
         if value:
             setattr(out, field, value)
-    write_pairs(out.metadata_props, model.metadata)
+    write_pairs(out.metadata_props, model.written_metadata())
     _write_opset(out.opset_import, model.opset)
     known = _INFERABLE | {f.domain for f in model.functions.values()}
     names = name_body(model.graph, model.opset)

@@ -8,6 +8,10 @@ from orders import close, differences
 from support import evaluate
 
 from onnxad_ir.diagnostics import ModelError, OnnxadError, UsageError
+from onnxad_ir.onnx_ir import from_onnx_ir, to_onnx_ir
+from onnxad_ir.parser import parse_model
+from onnxad_ir.printer import print_model
+from onnxad_ir.proto import from_proto
 from onnxad_passes import forward, reverse, run_pipeline
 
 W = np.linspace(0.3, 1.7, 6).reshape(2, 3)
@@ -232,3 +236,21 @@ def test_what_surrounds_the_graph_is_kept():
     assert {p.key: p.value for p in out.metadata_props}["a"] == "b"
     assert out.training_info[0].algorithm.name == "step"
     assert [a.tensor_name for a in out.graph.quantization_annotation] in (["w"], [])
+
+
+def test_frozen_names_travel_with_the_model():
+    """simplify uses the number of w; nobody is told a derivative with respect to it afterwards, in any form."""
+    model = make([node("Mul", ["x", "w"], ["a"]), node("Sin", ["a"], ["y"])], ONE, [value("y")], [weight("w", 1.0)])
+    simple = run_pipeline(model, "simplify")
+    text = print_model(from_proto(simple))
+    assert print_model(parse_model(text)) == text
+    for form in (simple, parse_model(text), from_onnx_ir(to_onnx_ir(from_proto(simple)))):
+        with pytest.raises(UsageError, match="'w' cannot be told any more"):
+            reverse(form, ["w"], layout="single")
+
+
+def test_frozen_names_that_are_no_list():
+    model = make(SINE, ONE, [value("y")])
+    helper.set_model_props(model, {"onnxad.frozen": "not json"})
+    with pytest.raises(ModelError, match=r"onnxad\.frozen"):
+        reverse(model, layout="single")

@@ -110,7 +110,14 @@ def branches(n):
     return make(nodes, [value("x"), value("c", (), TensorProto.BOOL)], [value(x)])
 
 
-MODELS = [chain, fan_out, fan_in, concatenation, interface, constants, symbols, shapes, branches]
+def frozen(n):
+    """Every weight is a one that a derivative uses."""
+    names = ["x", *(f"v{i}" for i in range(n))]
+    nodes = [helper.make_node("Mul", [names[i], f"w{i}"], [names[i + 1]]) for i in range(n)]
+    return make(nodes, [value("x")], [value(names[-1])], [number(f"w{i}", 1) for i in range(n)])
+
+
+MODELS = [frozen, chain, fan_out, fan_in, concatenation, interface, constants, symbols, shapes, branches]
 
 
 def step(name):
