@@ -185,27 +185,31 @@ class _Direction:
         return self.received(want, ct, ct, [(ct, self.rows(self.previous))], ends)
 
     def lstm(self, ct_y: Var | None, initial: list[Var], want: Sequence[bool]) -> Received:
-        """i, o, f = sigmoid, g = tanh of x W^T + h' R^T + b; c = f c' + i g; h = o tanh(c)."""
+        """i, o, f = sigmoid, g = tanh of x W^T + h' R^T + b; c = f c' + i g; h = o tanh(c).
+
+        The factors of the cotangents are written by way of products that are there: i (1 - i) g = i g - (i g) i, and
+        so on.
+        """
         op, d = self.op, self.d
-        before = self.rows(self.previous)
+        before, y, x = self.rows(self.previous), self.rows(self.y), self.rows(self.x)
         bias = None if d.wb is None or d.rb is None else d.wb + d.rb
-        pre = self.affine(before, d.r, self.affine(self.rows(self.x), d.w, bias))
-        i_pre, o_pre, f_pre, g_pre = op.Split(pre, num_outputs=4, axis=1, outputs=4)
-        i, o, f, g = op.Sigmoid(i_pre), op.Sigmoid(o_pre), op.Sigmoid(f_pre), op.Tanh(g_pre)
-        forget, fresh = self.steps(f), self.steps(i * g)
+        # gate by gate: to split weights costs less than to split what they give for all steps
+        ws, rs = _blocks(op, d.w, 4), _blocks(op, d.r, 4)
+        bs = [None] * 4 if bias is None else _blocks(op, bias, 4)
+        pre = [self.affine(before, r, self.affine(x, w, b)) for w, r, b in zip(ws, rs, bs, strict=True)]
+        i, o, f, g = op.Sigmoid(pre[0]), op.Sigmoid(pre[1]), op.Sigmoid(pre[2]), op.Tanh(pre[3])
+        fresh = i * g
+        forget = self.steps(f)
 
         def cell(b: Builder, states: list[Var], slices: list[Var]) -> tuple[list[Var], list[Var]]:
-            c = b.Add(b.Mul(slices[0], states[0]), slices[1])
-            return [c], [b.Identity(c)]
+            kept = b.Mul(slices[0], states[0])
+            return [b.Add(kept, slices[1])], [kept]
 
-        _, (c,) = self.sweep(cell, [d.states[1]], [forget, fresh], d.backwards)
-        c_before = self.rows(self.shift(c, d.states[1]))
-        squashed = op.Tanh(self.rows(c))
-        one = op.like(1, pre)
-        to_c = self.steps(o * (one - squashed * squashed))
-        factors = self.steps(
-            op.Concat(g * (i - i * i), squashed * (o - o * o), c_before * (f - f * f), i * (one - g * g), axis=1)
-        )
+        _, (remembered,) = self.sweep(cell, [d.states[1]], [forget, self.steps(fresh)], d.backwards)
+        kept = self.rows(remembered)
+        squashed = op.Tanh(kept + fresh)
+        to_c = self.steps(o - y * squashed)
+        factors = self.steps(op.Concat(fresh - fresh * i, y - y * o, kept - kept * f, i - fresh * g, axis=1))
 
         def body(b: Builder, states: list[Var], slices: list[Var]) -> tuple[list[Var], list[Var]]:
             dh = states[0] if ct_y is None else b.Add(states[0], slices[3])
@@ -276,6 +280,11 @@ class _Direction:
         gates = op.Concat(ct_gate, ct_n, axis=1)
         products = [(ct_gate, before), (ct_n, r * before)]
         return self.received(want, gates, gates, products, ends)
+
+
+def _blocks(op: Builder, v: Var, count: int) -> list[Var]:
+    """The blocks of rows of a weight or bias, one per gate."""
+    return list(op.Split(v, num_outputs=count, axis=0, outputs=count))
 
 
 def _tail(v: Var) -> Shape | None:
