@@ -106,9 +106,8 @@ class _Blocks:
 
     def loop(self, op: Builder, node: Node) -> None:
         """Put the blocked form of a loop in its place, or leave one of too few iterations."""
-        for n in node.attributes["body"].walk():
-            if n.op_type in RANDOM and not n.domain:
-                raise self.refuse(node, f"{n.op_type} gives other numbers when it runs again")
+        if (noise := _random(op.model, node.attributes["body"])) is not None:
+            raise self.refuse(node, f"{noise.op_type} gives other numbers when it runs again")
         op.label = node.name
         loop = LoopView(op, node)
         trips = loop.length() if loop.is_scan else trip_count(node)
@@ -200,6 +199,21 @@ class _Blocks:
         outer.set_outputs([results[-1], *results[:-1]])
         operands = [None if count is None else op.scalar(count).value, start, *loop.carried]
         return [op.var(v) for v in op.place(_marked("Loop", operands, {"body": outer}, loop.count, node))]
+
+
+def _random(model: Model, body: Graph) -> Node | None:
+    """A node in a body, or in a function that it calls, that draws random numbers."""
+    waiting, seen = [body], set[Graph]()
+    while waiting:
+        graph = waiting.pop()
+        seen.add(graph)
+        for n in graph.walk():
+            f = model.functions.get((n.domain, n.op_type, n.overload))
+            if f is not None and f.body not in seen:
+                waiting.append(f.body)
+            elif f is None and not n.domain and n.op_type in RANDOM:
+                return n
+    return None
 
 
 def _marked(

@@ -41,7 +41,7 @@ class Reverse(Pass):
     straight_through: operators of rounding and quantization whose derivative is passed on instead of zero (Round,
     Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear).
     checkpoint: keep every so many-th state of a Scan or Loop only and compute in between again on the way back (a
-    number, or auto: about the square root of the number of iterations).
+    number, or auto: about the square root of the number of iterations). For RNN, GRU and LSTM run lower-rnn first.
     """
 
     name: ClassVar[str] = "reverse"

@@ -42,7 +42,8 @@ def plan(
     runnable: set[Value] = set()
     for n in region.nodes:
         inner = [v for v in n.inputs if v is not None and v.graph is region]
-        fixed = not n.regions and n.op_type not in RANDOM and all(v in constant for v in inner)
+        # (who knows what a function does)
+        fixed = not n.domain and not n.regions and n.op_type not in RANDOM and all(v in constant for v in inner)
         cheap = n.op_type in CHEAP and not n.domain
         again = fixed or (cheap and all(v in had or v in runnable for v in inner))
         if fixed:

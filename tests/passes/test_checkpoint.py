@@ -199,3 +199,10 @@ def test_errors():
     noisy = SCAN.format(T=8).replace("b = Tanh(s)", "r = RandomNormalLike(s) v = Add(r, s) b = Tanh(v)")
     with pytest.raises(ad.UnsupportedOperator, match="other numbers"):
         run_pipeline(parser.parse_model(HEAD + noisy), "reverse{checkpoint=2}")
+    called = parser.parse_model(
+        HEAD.replace('"" : 18', '"" : 18, "f" : 1')
+        + SCAN.format(T=8).replace("b = Tanh(s)", "r = f.noise(s) v = Add(r, s) b = Tanh(v)")
+        + '<domain: "f", opset_import: ["" : 18]> noise (a) => (b) { b = RandomNormalLike(a) }'
+    )
+    with pytest.raises(ad.UnsupportedOperator, match="other numbers"):
+        run_pipeline(called, "reverse{checkpoint=2 functions=keep}")

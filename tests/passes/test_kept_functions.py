@@ -391,6 +391,24 @@ def test_a_result_that_does_not_depend_on_an_operand_is_not_active():
     assert [o.name for o in adjoint.graph.output] == ["y", "adj_x"]
 
 
+def test_random_numbers_of_a_function_in_a_loop_are_kept():
+    """What a function draws without looking at its operands is not drawn again on the way back."""
+    model = parser.parse_model(
+        HEAD
+        + f"""g (float[3] x) => (float[3] y, float[4,3] rs) {{
+          n = Constant <value_int = 4> () yes = Constant <value = bool {{1}}> ()
+          y, rs = Loop (n, yes, x) <body = step (int64 i, bool go, float[3] h) => (bool m, float[3] o, float[3] s) {{
+            m = Identity(go) r = f.noise() e = Exp(r) s = Identity(e) o = Mul(h, e)
+          }}>
+        }}
+        {F} noise () => (r) {{ r = RandomNormal <shape = [3]> () }}"""
+    )
+    adjoint = run_pipeline(model, "reverse{functions=keep outputs=y}")
+    feeds = {"x": np.ones(3, np.float32), "adj_y": np.ones(3, np.float32)}
+    got = evaluate(adjoint, feeds, 0)
+    np.testing.assert_allclose(got["adj_x"], got["rs"].prod(0), rtol=1e-5)
+
+
 SINGULAR = {
     "a zero cut off before a call of infinite slope": (
         "a = Relu(x) y = f.root(a)",
