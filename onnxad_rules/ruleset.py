@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from onnxad_ir.core import Node, Value
 from onnxad_ir.diagnostics import OnnxadError
+from onnxad_ir.schema import latest
 from onnxad_ir.types import QUANTIZED, can_vary
 from onnxad_rules.kinds import Decompose, Rule
 
@@ -80,18 +82,9 @@ class Ruleset:
             return tuple(v is not None and self.carries(node, v) for v in node.inputs)
         if rules[0].kind == "zero":
             return (False,) * len(node.inputs)
-        zeros = rules[0].zeros
-        if not zeros:
-            return tuple(v is not None and self.carries(node, v) for v in node.inputs)
-        from onnxad_ir import schema
-
-        f = schema.latest(node.domain, node.op_type)
-        names = list(f.inputs) if f is not None else []
         return tuple(
-            v is not None
-            and self.carries(node, v)
-            and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
-            for i, v in enumerate(node.inputs)
+            v is not None and self.carries(node, v) and name not in rules[0].zeros
+            for v, name in zip(node.inputs, _formals(rules[0], node, "inputs"), strict=False)
         )
 
     def flow(self, node: Node) -> list[frozenset[int]] | None:
@@ -101,18 +94,23 @@ class Ruleset:
     def outputs(self, node: Node) -> list[Value]:
         """The results that carry a derivative."""
         rules = self.candidates(node)
-        zeros: frozenset[str] = rules[0].zeros if rules else frozenset()
-        if not zeros:
+        if not rules:
             return [v for v in node.outputs if self.carries(node, v)]
-        from onnxad_ir import schema
-
-        f = schema.latest(node.domain, node.op_type)
-        names = list(f.outputs) if f is not None else []
+        names = _formals(rules[0], node, "outputs")
         return [
             v
-            for i, v in enumerate(node.outputs)
-            if self.carries(node, v) and not (names and (names[i] if i < len(names) else names[-1]) in zeros)
+            for v, name in zip(node.outputs, names, strict=False)
+            if self.carries(node, v) and name not in rules[0].zeros
         ]
+
+
+def _formals(rule: Rule, node: Node, which: str) -> Iterable[str]:
+    """The schema's names of the operands or results of a node, where its rule tells them apart at all."""
+    f = latest(node.domain, node.op_type) if rule.zeros else None
+    if f is None:
+        return repeat("")
+    names = list(f.inputs if which == "inputs" else f.outputs)
+    return chain(names, repeat(names[-1] if names else ""))
 
 
 class UnsupportedOperator(OnnxadError, NotImplementedError):

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from onnxad_ir import schema
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import DataType
 from onnxad_rules.kinds import decompose, linear, specification
@@ -159,6 +158,3 @@ linear(
     X=lambda op, n, ct: op.RotaryEmbedding(ct, n.cos_cache, -n.sin_cache, n.position_ids, **n.node.attributes),
     when=lambda n: n.cos_cache.value.is_const and n.sin_cache.value.is_const,
 )
-
-# operators of opset 27, which an older onnx does not know
-specification(*(op for op in ("LinearAttention", "CausalConvWithState") if schema.latest("", op) is not None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnxad_rules.kinds import zero
 
 zero("Constant", "EyeLike", "ConstantOfShape", reason="the result depends on no floating operand's values")
-zero("Shape", "Size", "SequenceLength", "OptionalHasElement", reason="depends on the form of the operand only")
+zero("Shape", "Size", reason="depends on the form of the operand only")
 zero("Sign", "Floor", "Ceil", "Round", reason="piecewise constant")
 zero("Hardmax", reason="piecewise constant: one at the place of the largest element")
 zero("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression", reason="the result is a place, an integer")

@@ -63,3 +63,11 @@ def test_the_summary_counts(rows):
 @pytest.mark.skipif(not PAGE.exists(), reason="an installed package has no docs")
 def test_the_page_is_current(rows):
     assert PAGE.read_text() == markdown(rows) + "\n", "run: onnxad-opt --list-rules=markdown > docs/rules.md"
+
+
+def test_no_operator_has_two_rules_that_always_apply():
+    rules = default_rules()
+    for key in rules.keys():
+        always = [r for r in rules.all() if r.key == key and r.when is None]
+        assert len(always) <= 1, key
+        assert len({r.zeros for r in rules.all() if r.key == key}) == 1, key
