@@ -239,10 +239,11 @@ def split(names: list[str], count: int) -> list[list[str]]:
 
 
 class Check:
-    """One group of sources that is moved together."""
+    """One group of sources that is moved together. A derivative of less than a millionth of the results is rounding."""
 
-    def __init__(self, group: list[str], direction: Feeds, seeds: Feeds, adjoints: Feeds):
+    def __init__(self, group: list[str], direction: Feeds, seeds: Feeds, adjoints: Feeds, results: list[np.ndarray]):
         self.group, self.direction, self.seeds = group, direction, seeds
+        self.floors = [1e-6 * float(np.linalg.norm(r.astype(np.float64))) for r in results]
         squares = [np.sum((adjoints[n].astype(np.float64) * direction[n]) ** 2) for n in group]
         #: How large an inner product of these adjoints with something random is.
         self.spread = float(np.sqrt(sum(squares)))
@@ -265,8 +266,8 @@ class Check:
         ahead, back = [], []
         for difference in self.found:
             want = sum(float(np.vdot(s, d)) for s, d in zip(self.seeds.values(), difference, strict=True))
-            back.append(abs(product - want) / max(abs(want), self.spread, 1e-30))
-            ahead.append(max(map(relative, tangents, difference)))
+            back.append(abs(product - want) / max(abs(want), self.spread, sum(self.floors), 1e-30))
+            ahead.append(max(map(relative, tangents, difference, self.floors)))
         return float(np.nan_to_num(min(ahead), nan=np.inf)), float(np.nan_to_num(min(back), nan=np.inf))
 
 
@@ -310,7 +311,7 @@ def compare(proto: onnx.ModelProto, point: Point, budget: float, verbose: bool) 
 
     groups = [[n] for n in inputs] + split([n for n in sources if n not in inputs], int(budget / (2 * each)))
     row.groups = len(groups)
-    checks = [Check(group, direction, seeds, adjoints) for group in groups]
+    checks = [Check(group, direction, seeds, adjoints, [ys[i] for i in seeded]) for group in groups]
     failed = []
     for check in checks:
         check.differences(doubled, wide, values, outputs, point.steps)
@@ -347,11 +348,11 @@ def magnitude(v: np.ndarray) -> float:
     return 1e-3 + (float(np.sqrt(np.mean(finite * finite))) if finite.size else 1.0)
 
 
-def relative(a: np.ndarray, b: np.ndarray) -> float:
-    """The distance of two arrays against the norm of the second (an absolute one where that vanishes)."""
+def relative(a: np.ndarray, b: np.ndarray, floor: float = 0.0) -> float:
+    """The distance of two arrays against the norm of the second, or a floor (an absolute one where both vanish)."""
     if a.shape != b.shape:
         return float("inf")
-    size = float(np.linalg.norm(b))
+    size = max(float(np.linalg.norm(b)), floor)
     return float(np.linalg.norm(a.astype(np.float64) - b)) / (size if size > 1e-12 else 1.0)
 
 
