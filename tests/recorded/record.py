@@ -158,12 +158,18 @@ def zoo():
 def clean(model):
     """Drop the exporter's stack traces."""
     for graph in (model.graph, *model.functions):
-        for item in (*graph.node, *graph.value_info):
-            del item.metadata_props[:]
-        del graph.metadata_props[:]
-    for item in (*model.graph.input, *model.graph.output):
-        del item.metadata_props[:]
+        _clean_graph(graph)
     return model
+
+
+def _clean_graph(graph):
+    interface = () if isinstance(graph, onnx.FunctionProto) else (*graph.input, *graph.output, *graph.initializer)
+    for item in (graph, *graph.node, *graph.value_info, *interface):
+        del item.metadata_props[:]
+    for node in graph.node:
+        for a in node.attribute:
+            if a.type == onnx.AttributeProto.GRAPH:
+                _clean_graph(a.g)
 
 
 def main():
