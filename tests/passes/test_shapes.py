@@ -70,10 +70,6 @@ def test_empty_batch(name):
     y = model.graph.output[0].name
     none = {k: v[:0] for k, v in feeds.items()}
     adjoint = reverse(model, inputs=wrt, layout="single")
-    try:
-        evaluate(model, none, 0)
-    except Exception:
-        pytest.skip("ONNX Runtime cannot run this network itself on an empty batch")
     got = evaluate(adjoint, {**none, f"adj_{y}": cotangent[:0]}, 0)
     for n in wrt:
         g = got[f"adj_{n}"]
