@@ -121,7 +121,7 @@ def recurrent(op: Builder, n: NodeView, entering: Activation | None = None) -> t
     axis = 2 if n.layout else 1
     if n.layout:
         ys = [op.Transpose(y, perm=[1, 0, 2]) for y in ys]
-    stacked = [_join(op, ys, axis), *(_join(op, list(ends), axis - 1) for ends in zip(*finals, strict=True))]
+    stacked = [join(op, ys, axis), *(join(op, list(ends), axis - 1) for ends in zip(*finals, strict=True))]
     return tuple(stacked)
 
 
@@ -139,7 +139,8 @@ def settle_ranks(op: Builder, n: NodeView) -> None:
             op.scope.define(v.value)
 
 
-def _join(op: Builder, parts: list[Var], axis: int) -> Var:
+def join(op: Builder, parts: list[Var], axis: int) -> Var:
+    """One more axis, for the directions."""
     rows = [op.Unsqueeze(v, [axis]) for v in parts]
     return rows[0] if len(rows) == 1 else op.Concat(*rows, axis=axis)
 

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM. The value always comes from the fused operator.
+"""RNN, GRU and LSTM. The value comes from the fused operator, but in reverse mode for a large LSTM.
 
 Reverse mode with the standard activations is written for speed (`recurrent_adjoint`); everything else goes through
 the equations (`recurrent_cells`).

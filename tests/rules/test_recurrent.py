@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, parser, printer
 from orders import check_model, close
 from recurrent_models import VARIANTS, label, recurrent
 from support import evaluate
 
 from onnxad_passes import forward, reverse, run_pipeline
+from onnxad_passes.reverse import Reverse
+from onnxad_rules import lstm_adjoint
 
 SMOOTH = [v for v in VARIANTS if "clip" not in v[1]]
 
@@ -27,7 +29,20 @@ def narrow(feeds):
 @pytest.mark.parametrize("variant", VARIANTS, ids=map(label, VARIANTS))
 def test_fused_operator_against_the_equations(variant):
     """Both modes and forward of reverse of the float operator against those of the equations in double."""
-    op, options = variant
+    against_the_equations(*variant, kept=(forward, reverse))
+
+
+STANDARD_LSTM = [v for v in VARIANTS if v[0] == "LSTM" and v[1].keys() <= {"direction", "bias", "init", "outputs"}]
+
+
+@pytest.mark.parametrize("variant", STANDARD_LSTM, ids=map(label, STANDARD_LSTM))
+def test_lstm_that_keeps_its_gates(variant, monkeypatch):
+    """What a larger LSTM becomes: a Scan in its place, whose gates are kept for the way back."""
+    monkeypatch.setattr(lstm_adjoint, "TAPE_FROM", 0)
+    against_the_equations(*variant, kept=(forward,))
+
+
+def against_the_equations(op, options, kept):
     m, _ = recurrent(op, **options)
     exact, feeds = recurrent(op, dtype=np.float64, **options)
     exact = run_pipeline(exact, "lower-rnn")
@@ -39,7 +54,8 @@ def test_fused_operator_against_the_equations(variant):
     models = {}
     for mode in (forward, reverse):
         got, want = mode(m, layout="single"), mode(exact, layout="single")
-        assert op in {n.op_type for n in got.graph.node}  # its value still comes from the kernel
+        # its value still comes from the kernel, or it is gone altogether
+        assert (op in {n.op_type for n in got.graph.node}) == (mode in kept)
         models[mode] = got, want
     got, want = models[reverse]
     xs = [i.name for i in got.graph.input if i.type.tensor_type.elem_type == TensorProto.FLOAT]
@@ -65,8 +81,10 @@ def test_the_sweep_back_holds_the_recurrence_only(op):
             assert not {"Tanh", "Sigmoid"} & {i.op_type for i in body.node}
 
 
-def test_symbolic_batch_and_length():
-    for op in ("RNN", "GRU", "LSTM"):
+@pytest.mark.parametrize("taped", [False, True])
+def test_symbolic_batch_and_length(taped, monkeypatch):
+    monkeypatch.setattr(lstm_adjoint, "TAPE_FROM", 0 if taped else 10**9)
+    for op in ("LSTM",) if taped else ("RNN", "GRU", "LSTM"):
         m, feeds = recurrent(op)
         for i in m.graph.input:
             dims = i.type.tensor_type.shape.dim
@@ -106,3 +124,37 @@ def test_gradients_are_those_of_torch():
     blocks = np.split(net.weight_hh_l0.grad.numpy(), 4)
     want = np.concatenate([blocks[i] for i in (0, 3, 1, 2)])
     close(got["adj_R"][0], want, 1e-5, "R")
+
+
+IN_REGIONS = """<ir_version: 8, opset_import: ["": 18, "own": 1]>
+g (float[3,2,3] x, float[1,16,3] w, float[1,16,4] r, float[1,2,4] h0, bool c) => (float[1,2,4] out, float[3,1,2,4] y) {
+  n = Constant <value = int64 {2}> ()
+  out = Loop (n, c, h0) <body = body (int64 i, bool on, float[1,2,4] h) => (bool again, float[1,2,4] ho) {
+    again = Identity (on)
+    z, ho = LSTM <hidden_size = 4> (x, w, r, "", "", h)
+  }>
+  y = If (c) <then_branch = yes () => (float[3,1,2,4] a) { a = own.cell (x, w, r) },
+              else_branch = no () => (float[3,1,2,4] b) { s = Neg (x)
+                                                         b = own.cell (s, w, r) }>
+}
+<domain: "own", opset_import: ["": 18]>
+cell (x, w, r) => (y) { y = LSTM <hidden_size = 4> (x, w, r) }
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"functions": "keep"}, {"checkpoint": "1"}], ids=str)
+@pytest.mark.parametrize("taken", [True, False])
+def test_lstm_that_keeps_its_gates_in_regions_and_functions(options, taken, monkeypatch):
+    m = parser.parse_model(IN_REGIONS)
+    rng = np.random.default_rng(9)
+    shapes = {"x": (3, 2, 3), "w": (1, 16, 3), "r": (1, 16, 4), "h0": (1, 2, 4), "adj_out": (1, 2, 4)}
+    feeds = {k: rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
+    feeds |= {"adj_y": rng.standard_normal((3, 1, 2, 4)).astype(np.float32), "c": np.array(taken)}
+    found = {}
+    for size in (0, 10**9):
+        monkeypatch.setattr(lstm_adjoint, "TAPE_FROM", size)
+        adj = run_pipeline(m, [Reverse(**options)])
+        assert ("= LSTM <" in printer.to_text(adj)) == bool(size)
+        found[size] = evaluate(adj, feeds)
+    for k, v in found[0].items():
+        close(v, found[10**9][k], 2e-5, k)
