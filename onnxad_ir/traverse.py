@@ -59,6 +59,42 @@ class Captures:
         return own + self[node] if node.regions else own
 
 
+def is_control(node: Node) -> bool:
+    """True for an If, a Loop or a Scan: what leads into their regions and out of them is `crossings`."""
+    return bool(node.regions) and node.op_type in ("If", "Loop", "Scan") and not node.domain
+
+
+def loop_layout(node: Node) -> tuple[int, int, int]:
+    """Of a Loop or Scan: how many operands (and body inputs) are before its states, how many body outputs are before
+    those of the states, and how many states there are."""
+    if node.op_type == "Scan":
+        return 0, 0, len(node.inputs) - node.attributes["num_scan_inputs"]
+    return 2, 1, max(len(node.inputs) - 2, 0)
+
+
+def crossings(node: Node) -> Iterator[tuple[Value, Value]]:
+    """How values cross the borders of the regions of an If, Loop or Scan: pairs of a value and what it becomes.
+
+    That is the value itself, a slice of it or a stack of it. A loop may run no iteration, so that an operand becomes
+    a result. What a region captures it reads directly; conditions and numbers of iterations are no part of this.
+    """
+    if node.op_type == "If":
+        for g in node.regions:
+            yield from zip(g.outputs, node.outputs, strict=False)
+        return
+    body: Graph = node.attributes["body"]
+    head, tail, count = loop_layout(node)
+    for operand, inner in zip(node.inputs[head:], body.inputs[head:], strict=False):
+        if operand is not None:
+            yield operand, inner
+    yielded = body.outputs[tail:]
+    yield from zip(yielded[:count], body.inputs[head : head + count], strict=False)
+    yield from zip(yielded, node.outputs, strict=False)
+    for operand, result in zip(node.inputs[head : head + count], node.outputs, strict=False):
+        if operand is not None:
+            yield operand, result
+
+
 def live_nodes(graph: Graph) -> set[Node]:
     """The nodes of `graph` (not of its regions) that its outputs depend on."""
     captures = Captures()

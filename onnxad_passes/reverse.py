@@ -23,11 +23,11 @@ from onnxad_passes.seeds import (
 from onnxad_passes.specialize_functions import function_passes
 from onnxad_passes.tidy import tidy
 from onnxad_rules.activity import activity
-from onnxad_rules.context import Survey
 from onnxad_rules.derive import Cotangents, pull, total
 from onnxad_rules.functions import with_functions
 from onnxad_rules.ruleset import Ruleset
 from onnxad_rules.straight_through import straight_through
+from onnxad_rules.survey import Survey
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,13 @@ from onnxad_ir.infer import Inference
 from onnxad_ir.traverse import Captures
 from onnxad_ir.types import can_vary
 from onnxad_rules.activity import activity, varying
-from onnxad_rules.context import Survey, facts_of
+from onnxad_rules.context import facts_of
 from onnxad_rules.derive import Cotangents, pull, total
 from onnxad_rules.kinds import Pair, Rule
 from onnxad_rules.node import NodeView
 from onnxad_rules.regions import add_result, push_region
 from onnxad_rules.ruleset import Ruleset
+from onnxad_rules.survey import Survey
 
 Key: TypeAlias = tuple[str, str, str]
 #: A constant of at most this many elements is repeated in the adjoint; a larger one is handed to it.

@@ -17,7 +17,7 @@ from onnxad_ir.diagnostics import describe
 from onnxad_ir.dims import terms
 from onnxad_ir.types import Dim, OptionalType, SequenceType, Shape, TensorType, Type, is_floating
 from onnxad_rules.activity import activity
-from onnxad_rules.context import Survey, survey_inside
+from onnxad_rules.context import survey_of_region
 from onnxad_rules.derive import Cotangents, pull, push, total
 from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
 
@@ -58,17 +58,6 @@ def push_region(
             inner.scope.define(v)
     inner.label = op.label
     return inner, [inside.get(v) for v in region.outputs]
-
-
-def survey_of_region(op: Builder, region: Graph, primal: list[Node]) -> Survey:
-    """The survey of a region's nodes, which have besides what the node has that owns the region.
-
-    Those of a function have what its call has.
-    """
-    if region.parent is None:
-        outer = op.survey
-        return Survey(primal, outer.around, outer.calls) if isinstance(outer, Survey) else Survey(primal)
-    return survey_inside(op, region.parent, primal)
 
 
 def _derived(mode: str, label: str, node: Node) -> str:
@@ -205,6 +194,7 @@ class Adjoint:
             else:
                 kept.append(n)
         self.graph.nodes[:] = kept
+        self.outer.nesting.forget()
 
     def residuals(self) -> list[Value]:
         """The values of the primal region that the adjoint reads, in order of definition."""
@@ -229,12 +219,8 @@ class Adjoint:
         return [u for u in value.users if self._inside(u)]
 
     def _inside(self, user: Node | Graph) -> bool:
-        g: Graph | None = user.graph if isinstance(user, Node) else user
-        while g is not None and g is not self.region:
-            if g is self.graph:
-                return True
-            g = g.enclosing
-        return False
+        g = user.graph if isinstance(user, Node) else user
+        return g is not None and self.outer.nesting.outermost(g) is self.graph
 
 
 def lift_constants(op: Builder, region: Graph) -> None:

@@ -26,7 +26,7 @@ class Ruleset:
 
     def __init__(self, rules: Iterable[Rule] = (), whole: Iterable[tuple[str, str]] = ()):
         self.whole = frozenset(whole)
-        #: What calls of local functions are to the nodes around them (`context.Survey`).
+        #: What calls of local functions are to the nodes around them (`survey.Survey`).
         self.calls: Mapping[tuple[str, str, str], int] = {}
         #: Per result of a call of a local function, the operands that it depends on differentiably.
         self.flows: dict[tuple[str, str, str], list[frozenset[int]]] = {}

@@ -24,9 +24,9 @@ from onnxad_ir.schema import latest_opset
 from onnxad_ir.types import is_floating
 from onnxad_ir.verify import verify
 from onnxad_rules.activity import varying
-from onnxad_rules.context import Survey
 from onnxad_rules.derive import pull, push, total
 from onnxad_rules.ruleset import Ruleset, default_rules
+from onnxad_rules.survey import Survey
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Runner: TypeAlias = "Callable[[Mapping[str, Array]], list[Array]]"
