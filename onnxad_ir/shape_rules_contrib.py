@@ -7,6 +7,7 @@ default domain.)
 from __future__ import annotations
 
 from onnxad_ir.core import Node
+from onnxad_ir.dims import add, floordiv, mul
 from onnxad_ir.infer import SHAPES, Inference, broadcast, infer_shapes
 from onnxad_ir.schema import declare
 from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type
@@ -122,6 +123,31 @@ declare(
     rotary_embedding_dim=0,
     scale=None,
     unidirectional=0,
+)
+declare(
+    DOMAIN,
+    "GroupQueryAttention",
+    "query key value past_key past_value seqlens_k total_sequence_length cos_cache sin_cache position_ids "
+    "attention_bias head_sink k_scale v_scale q_norm_weight k_norm_weight query_seqlens",
+    "output present_key present_value output_qk",
+    7,
+    causal=1,
+    do_rotary=0,
+    k_norm_epsilon=None,
+    k_quant_type="NONE",
+    kv_cache_bit_width=0,
+    kv_num_heads=None,
+    local_window_size=-1,
+    num_heads=None,
+    q_norm_epsilon=None,
+    qk_norm_epsilon=1e-6,
+    qk_output=0,
+    rotary_interleaved=0,
+    scale=None,
+    sliding_window_cache=0,
+    smooth_softmax=0,
+    softcap=0.0,
+    v_quant_type="NONE",
 )
 declare(DOMAIN, "DequantizeLinear", "x x_scale x_zero_point", "y", 2, axis=None)
 declare(DOMAIN, "QuantizeLinear", "x y_scale y_zero_point", "y", 2, axis=None)
@@ -250,31 +276,63 @@ def _quantized_lstm(ctx: Inference, n: Node) -> Types:
     return (TensorType(x.dtype, (steps, count, batch, units)), state, state)[: len(n.outputs)]
 
 
+def _number(n: Node, name: str) -> int | None:
+    a = n.attributes.get(name)
+    return a if isinstance(a, int) else None
+
+
+def _part(ctx: Inference, d: Dim, count: int | None) -> Dim:
+    """An extent divided by a number."""
+    found = floordiv(d, count) if count else None
+    return ctx.fresh() if found is None else found
+
+
 @infer_shapes(f"{DOMAIN}.MultiHeadAttention")
 def _multi_head(ctx: Inference, n: Node) -> Types:
-    """Only the first result: the others belong to a cache, which no rule knows."""
-    q, v = _tensor(n, 0), _tensor(n, 2)
-    if q is None:
-        return (None,) * len(n.outputs)
-    known = q.shape is not None and len(q.shape) == 3 and v is not None and v.shape is not None and len(v.shape) == 3
-    shape = (*q.shape[:2], v.shape[2]) if known else None  # type: ignore[index,union-attr]
-    return (TensorType(q.dtype, shape), *(None for _ in n.outputs[1:]))
+    """The caches are [batch, heads, sequence, size]; keys that are already split like that are used as they are."""
+    q, k, v, past, heads = _tensor(n, 0), _tensor(n, 1), _tensor(n, 2), _tensor(n, 6), _number(n, "num_heads")
+    if q is None or q.shape is None or len(q.shape) != 3 or heads is None:
+        return (None if q is None else TensorType(q.dtype),) * len(n.outputs)
+    batch, steps = q.shape[:2]
+
+    def cache(x: TensorType | None) -> Shape | None:
+        if x is None or x.shape is None or len(x.shape) == 4:
+            return None if x is None else x.shape
+        before = 0 if past is None else ctx.fresh() if past.shape is None else past.shape[2]
+        return (batch, heads, add(before, x.shape[1]), _part(ctx, x.shape[2], heads))
+
+    values = cache(v)
+    out = None if values is None or len(values) != 4 else (batch, steps, mul(heads, values[3]))
+    if v is not None and v.shape is not None and len(v.shape) == 3:
+        out = (batch, steps, v.shape[2])
+    return tuple(TensorType(q.dtype, s) for s in (out, cache(k), values, None))[: len(n.outputs)]
 
 
 @infer_shapes(f"{DOMAIN}.Attention")
 def _attention(ctx: Inference, n: Node) -> Types:
-    """As for MultiHeadAttention; the width is that of the values, by default a third of the projection's."""
-    x, w, sizes = _tensor(n, 0), _tensor(n, 1), n.attributes.get("qkv_hidden_sizes")
-    if x is None:
-        return (None,) * len(n.outputs)
-    shape: Shape | None = None
-    if x.shape is not None and len(x.shape) == 3:
-        total = w.shape[1] if w is not None and w.shape is not None and len(w.shape) == 2 else None
-        width = (
-            sizes[2] if isinstance(sizes, tuple) and sizes else total // 3 if isinstance(total, int) else ctx.fresh()
-        )
-        shape = (*x.shape[:2], width)
-    return (TensorType(x.dtype, shape), *(None for _ in n.outputs[1:]))
+    """The width is that of the values, by default a third of the projection's; caches are stacked in front."""
+    x, w, past, sizes = _tensor(n, 0), _tensor(n, 1), _tensor(n, 4), n.attributes.get("qkv_hidden_sizes")
+    if x is None or x.shape is None or len(x.shape) != 3:
+        return (None if x is None else TensorType(x.dtype),) * len(n.outputs)
+    total = w.shape[1] if w is not None and w.shape is not None and len(w.shape) == 2 else ctx.fresh()
+    width: Dim = sizes[2] if isinstance(sizes, tuple) and sizes else _part(ctx, total, 3)
+    heads = _number(n, "num_heads")
+    before = 0 if past is None else ctx.fresh() if past.shape is None else past.shape[3]
+    present = (2, x.shape[0], heads or ctx.fresh(), add(before, x.shape[1]), _part(ctx, width, heads))
+    return (TensorType(x.dtype, (*x.shape[:2], width)), TensorType(x.dtype, present))[: len(n.outputs)]
+
+
+@infer_shapes(f"{DOMAIN}.GroupQueryAttention")
+def _grouped(ctx: Inference, n: Node) -> Types:
+    """A cache that is given may be longer or shorter than what is returned, which the run knows."""
+    q, k, past = _tensor(n, 0), _tensor(n, 1), _tensor(n, 3)
+    heads, pairs = _number(n, "num_heads"), _number(n, "kv_num_heads")
+    if q is None or q.shape is None or len(q.shape) != 3 or heads is None or pairs is None:
+        return (None if q is None else TensorType(q.dtype),) * len(n.outputs)
+    size = _part(ctx, q.shape[2], heads if k is not None else heads + 2 * pairs)
+    cache = (q.shape[0], pairs, q.shape[1] if past is None else ctx.fresh(), size)
+    out = (*q.shape[:2], mul(heads, size))
+    return tuple(TensorType(q.dtype, s) for s in (out, cache, cache, None))[: len(n.outputs)]
 
 
 @infer_shapes(f"{DOMAIN}.DequantizeLinear")

@@ -70,11 +70,19 @@ def _varies(n: Node, varied: set[Value], rules: Ruleset, captures: Captures) -> 
     return bool(n.regions) and any(v in varied and can_vary(v.type) for v in captures[n])
 
 
+#: What to do about the operators of a whole domain.
+_HINTS = {
+    "com.microsoft.nchwc": "com.microsoft.nchwc is a memory layout that ONNX Runtime chose for the processor at hand: "
+    "differentiate the model as it was before, or save it with the optimization level ORT_ENABLE_EXTENDED.",
+}
+
+
 def unsupported(nodes: Iterable[Node]) -> UnsupportedOperator:
     """The error that names every node without a rule, why, and the ways out."""
     nodes = list(nodes)
     lines = [f"{len(nodes)} node(s) between the inputs and outputs to differentiate have no derivative rule:"]
     lines += [f"  {describe(n)}" for n in nodes]
+    lines += [hint for domain, hint in _HINTS.items() if any(n.domain == domain for n in nodes)]
     lines.append(
         "Add a rule for (domain, op_type) to the rule set, differentiate fewer inputs or outputs, or replace the "
         "operator; `onnxad-opt --list-rules` lists what has one."

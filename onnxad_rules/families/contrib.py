@@ -15,9 +15,10 @@ from onnxad_ir.core import Node
 from onnxad_ir.diagnostics import ModelError, describe
 from onnxad_ir.shape_rules_contrib import DOMAIN, batch_first
 from onnxad_rules.families.activations import gelu_erf, gelu_tanh, swish
-from onnxad_rules.families.normalization import rms
+from onnxad_rules.families.normalization import last_axes, rms
 from onnxad_rules.kinds import decompose, elementwise, linear, pushforward, zero
 from onnxad_rules.node import NodeView
+from onnxad_rules.ranks import Choice
 from onnxad_rules.recurrent_cells import recurrent
 
 zero(
@@ -87,9 +88,7 @@ def _three(n: NodeView) -> list[float | None]:
 
 def _operand(op: Builder, n: NodeView, x: Var, transpose: int, batch: int) -> Var:
     if batch:
-        if x.rank is None:
-            raise ModelError(f"the derivative of {describe(n.node)} needs the ranks of its operands")
-        x = op.Transpose(x, perm=batch_first(x.rank))
+        x = op.Einsum(x, equation="i...j->...ij") if x.rank is None else op.Transpose(x, perm=batch_first(x.rank))
     return op.swap(x) if transpose and x.rank != 1 else x
 
 
@@ -171,7 +170,7 @@ def _simplified(op: Builder, n: NodeView, t: Any) -> dict[str, Var | None]:
     if t.X is not None and len(n.node.outputs) > 1:
         inverse = n.inv_std_var
         x, tangent = op.cast_like(n.X, inverse), op.cast_like(t.X, inverse)
-        axes = list(range(n.axis, 0)) if n.axis < 0 else list(range(n.axis, n.X.rank))
+        axes = last_axes(op, x, n.axis)
         mean = op.ReduceMean(x * tangent, axes, keepdims=1)
         out["inv_std_var"] = -(inverse * inverse * inverse * mean)
     return out
@@ -186,49 +185,6 @@ def _embed(op: Builder, n: NodeView) -> dict[str, Var]:
         x = x + op.Gather(n.segment_embedding, n.segment_ids, axis=0)
     y = op.LayerNormalization(x, n.gamma, n.beta, axis=-1, epsilon=n.epsilon)
     return {"output": y, "embedding_sum": x}
-
-
-# --- rotary embedding
-
-
-@decompose("RotaryEmbedding", domain=DOMAIN)
-def _rotary(op: Builder, n: NodeView) -> Var:
-    """Pairs of elements (halves of a head, or neighbours where interleaved) turned by an angle for each place."""
-    x = n.input
-    if x.rank == 3:  # [batch, sequence, heads * size]
-        heads = _heads(op, n, x)
-        x = op.Transpose(op.Reshape(x, op.Concat([0, 0], heads, [-1], axis=0)), perm=[0, 2, 1, 3])
-    at = n.position_ids
-    if at.rank is None or x.rank is None:
-        raise ModelError(f"the derivative of {describe(n.node)} needs the ranks of its operands")
-    if at.rank == 1:  # the place of the first of a sequence
-        at = at + op.iota(op.extent(x, 2))
-    cos, sin = (op.Gather(v, at, axis=0) for v in (n.cos_cache, n.sin_cache))
-    if at.rank == 2:
-        cos, sin = op.Unsqueeze(cos, [1]), op.Unsqueeze(sin, [1])
-    rest = None
-    if n.rotary_embedding_dim:
-        rest = op.Slice(x, [n.rotary_embedding_dim], [2**31], [3])
-        x = op.Slice(x, [0], [n.rotary_embedding_dim], [3])
-    if n.interleaved:
-        a, b = op.Slice(x, [0], [2**31], [3], [2]), op.Slice(x, [1], [2**31], [3], [2])
-    else:
-        a, b = op.Split(x, num_outputs=2, axis=3, outputs=2)
-    turned = [a * cos - b * sin, a * sin + b * cos]
-    if n.interleaved:
-        y = op.reshape_like(op.Concat(*(op.Unsqueeze(v, [4]) for v in turned), axis=4), x)
-    else:
-        y = op.Concat(*turned, axis=3)
-    if rest is not None:
-        y = op.Concat(y, rest, axis=3)
-    return op.reshape_like(op.Transpose(y, perm=[0, 2, 1, 3]), n.input) if n.input.rank == 3 else y
-
-
-def _heads(op: Builder, n: NodeView, x: Var) -> Var:
-    """How many heads the last axis of `x` holds: the attribute, or what the width of the tables tells."""
-    if n.num_heads:
-        return op.const([n.num_heads])
-    return op.extent(x, 2) / (op.extent(n.cos_cache, 1) * 2)
 
 
 # --- quantized weights
@@ -307,7 +263,13 @@ def _dynamic_matmul(op: Builder, n: NodeView) -> Var:
     return y if n.bias is None else y + n.bias
 
 
-@decompose("DynamicQuantizeLSTM", domain=DOMAIN)
+def _lstm_ranks(n: NodeView) -> list[Choice]:
+    """A scale for each direction, or for each column of the weights of one."""
+    scales = ("W_scale", "W_zero_point", "R_scale", "R_zero_point")
+    return [dict(W="dig", R="dhg", **dict.fromkeys(scales, s)) for s in ("d", "dg")]
+
+
+@decompose("DynamicQuantizeLSTM", domain=DOMAIN, ranks=_lstm_ranks)
 def _dynamic_lstm(op: Builder, n: NodeView) -> tuple[Var, ...]:
     """An LSTM whose input is quantized once, and whose hidden state is at every step.
 

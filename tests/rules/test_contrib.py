@@ -1,100 +1,12 @@
-"""Operators of ONNX Runtime against the same functions written in numpy, in double precision.
-
-Each function is checked against ONNX Runtime's kernel, and its finite differences are the reference for both modes, with
-static and with symbolic shapes, and for order two.
-"""
+"""Operators of ONNX Runtime that are not about attention."""
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from contrib_models import MS, R, check, model, r, sigmoid, softmax
 
-from onnxad_passes import forward, reverse, run_pipeline
+from onnxad_passes import run_pipeline
 from onnxad_rules.full_precision import erf
-from onnxad_rules.testing import run_in_ort
-
-R = np.random.default_rng(0)
-r = R.standard_normal
-MS = "com.microsoft"
-
-
-def model(op, inputs, attrs, results, domain, symbolic, unused=()):
-    names = [None if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    node = helper.make_node(
-        op, [n or "" for n in names], [*(f"y{i}" for i in range(results)), *unused], domain=domain, **attrs
-    )
-    infos = []
-    for name, x in zip(names, inputs, strict=True):
-        if x is not None:
-            dtype = TensorProto.FLOAT if x.dtype == np.float64 else helper.np_dtype_to_tensor_dtype(x.dtype)
-            shape = [f"{name}_{k}" for k in range(x.ndim)] if symbolic else x.shape
-            infos.append(helper.make_tensor_value_info(name, dtype, shape))
-    outputs = [helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, None) for i in range(results)]
-    graph = helper.make_graph([node], "g", infos, outputs)
-    return helper.make_model(
-        graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid(MS, 1)]
-    )
-
-
-def single(x):
-    return np.asarray(x, np.float32) if np.asarray(x).dtype == np.float64 else x
-
-
-def central(f, at, ts, h):
-    up, down = (f(*(x if t is None else x + s * h * t for x, t in zip(at, ts, strict=True))) for s in (1, -1))
-    return [(a - b) / (2 * h) for a, b in zip(up, down, strict=True)]
-
-
-def check(op, f, inputs, attrs=None, wrt=None, domain=MS, second=True, symbolic=True, tol=3e-3, unused=(), kernel=True):
-    """`f` maps the inputs to a list of results; `wrt` are positions (default: every floating input).
-
-    `unused`: results behind those of `f`. `kernel=False`: there is none here, so that the operator is taken apart first.
-    """
-    inputs = [None if x is None else np.asarray(x) for x in inputs]
-    floats = [i for i, x in enumerate(inputs) if x is not None and x.dtype == np.float64]
-    wrt = floats if wrt is None else wrt
-    names = [f"x{i}" for i in wrt]
-    ts = [r(x.shape) if i in wrt else None for i, x in enumerate(inputs)]
-    us = [r(x.shape) if i in wrt else None for i, x in enumerate(inputs)]
-    values = f(*inputs)
-    feeds = {f"x{i}": single(x) for i, x in enumerate(inputs) if x is not None}
-    pushed = {f"fwd_x{i}": single(ts[i]) for i in wrt}
-    seeds = [r(v.shape) for v in values]
-    pulled = {f"adj_y{i}": single(s) for i, s in enumerate(seeds)}
-    want = central(f, inputs, ts, 1e-5)
-    gradients = []
-    for i in wrt:
-        g = np.zeros(inputs[i].size)
-        for k in range(g.size):
-            e = np.zeros(g.size)
-            e[k] = 1
-            one = [e.reshape(x.shape) if j == i else None for j, x in enumerate(inputs)]
-            g[k] = sum((d * s).sum() for d, s in zip(central(f, inputs, one, 1e-5), seeds, strict=True))
-        gradients.append(g.reshape(inputs[i].shape))
-    for shapes in (False, True) if symbolic else (False,):
-        primal = model(op, inputs, attrs or {}, len(values), domain, shapes, unused)
-        if not kernel:
-            primal = run_pipeline(primal, f"decompose{{ops={domain}.{op}}}")
-        tangent = forward(primal, inputs=names, layout="single")
-        adjoint = reverse(primal, inputs=names, layout="single")
-        got = run_in_ort(tangent)({**feeds, **pushed})
-        for g, w in zip(got, [*values, *want], strict=True):
-            np.testing.assert_allclose(g, w, rtol=tol, atol=tol)
-        back = run_in_ort(adjoint)({**feeds, **pulled})[len(values) :]
-        for i, g, w in zip(wrt, back, gradients, strict=True):
-            assert g.shape == inputs[i].shape
-            np.testing.assert_allclose(g, w, rtol=tol, atol=tol * max(1, np.abs(w).max()))
-        if second:
-            twice = forward(tangent, inputs=names, outputs=[f"fwd_y{i}" for i in range(len(values))], layout="single")
-            moved = {f"fwd2_x{i}": single(us[i]) for i in wrt}
-            got = run_in_ort(twice)({**feeds, **pushed, **moved})[2 * len(values) :]
-            ends = [
-                central(f, [x if u is None else x + s * 1e-3 * u for x, u in zip(inputs, us, strict=True)], ts, 1e-4)
-                for s in (1, -1)
-            ]
-            for g, a, b in zip(got, *ends, strict=True):
-                w = (a - b) / 2e-3
-                np.testing.assert_allclose(g, w, rtol=20 * tol, atol=20 * tol * max(1, np.abs(w).max()))
 
 
 def gelu(x):
@@ -103,15 +15,6 @@ def gelu(x):
 
 def fast_gelu(x):
     return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
-
-
-def softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def test_gelus():
@@ -226,27 +129,6 @@ def test_embed():
     check("EmbedLayerNormalization", f, [ids, segments, *tables], {"epsilon": 1e-2}, unused=("mask",), symbolic=False)
 
 
-@pytest.mark.parametrize("interleaved", [0, 1])
-@pytest.mark.parametrize("rank", [3, 4])
-def test_rotary(interleaved, rank):
-    heads, size = 2, 4
-    angle = r((6, size // 2))
-    cos, sin = np.cos(angle), np.sin(angle)
-
-    def f(x, at, cos, sin):
-        y = x.reshape(2, 3, heads, size).transpose(0, 2, 1, 3) if rank == 3 else x
-        at = at[:, None] if at.ndim == 2 else at + np.arange(3)
-        c, s = cos[at], sin[at]
-        a, b = (y[..., 0::2], y[..., 1::2]) if interleaved else (y[..., :2], y[..., 2:])
-        both = [a * c - b * s, a * s + b * c]
-        y = np.stack(both, -1).reshape(y.shape) if interleaved else np.concatenate(both, -1)
-        return [y.transpose(0, 2, 1, 3).reshape(x.shape) if rank == 3 else y]
-
-    x = r((2, 3, heads * size) if rank == 3 else (2, heads, 3, size))
-    check("RotaryEmbedding", f, [x, np.array([[0, 2, 1], [3, 4, 5]]), cos, sin], {"interleaved": interleaved})
-    check("RotaryEmbedding", f, [x, np.array([2]), cos, sin], {"interleaved": interleaved}, second=False)
-
-
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("zero_points", [False, True])
 def test_nbits(bits, zero_points):
@@ -335,49 +217,6 @@ def test_dynamic_lstm():
     operands = [r((4, 1, width)), w, q, bias, None, r((1, 1, hidden)), r((1, 1, hidden)), None, ws, wz, qs, qz]
     # the range of the weights is constant in files
     check("DynamicQuantizeLSTM", f, operands, {"hidden_size": hidden}, wrt=[0, 3, 5, 6], second=False, symbolic=False)
-
-
-def attended(q, k, v, heads, bias=0.0, scale=None):
-    q, k, v = (x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3) for x in (q, k, v))
-    p = softmax(q @ k.swapaxes(2, 3) * (scale or q.shape[3] ** -0.5) + bias)
-    y = (p @ v).transpose(0, 2, 1, 3)
-    return y.reshape(*y.shape[:2], -1)
-
-
-def test_multi_head_attention():
-    q, k, v = r((2, 3, 4)), r((2, 5, 4)), r((2, 5, 6))
-    bias, extra = r(14), r((1, 2, 3, 5))
-    check("MultiHeadAttention", lambda q, k, v: [attended(q, k, v, 2)], [q, k, v], {"num_heads": 2})
-    # the kernel wants the sizes of the bias to be known
-    check(
-        "MultiHeadAttention",
-        lambda q, k, v, b, _, e: [attended(q + b[:4], k + b[4:8], v + b[8:], 2, e, 0.7)],
-        [q, k, v, bias, None, extra],
-        {"num_heads": 2, "scale": 0.7},
-        second=False,
-    )
-    mask = np.array([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]], np.int32)
-
-    def masked(q, k, v, _, m):
-        return [attended(q, k, v, 2, np.where(m, 0, -10000.0)[:, None, None])]
-
-    check("MultiHeadAttention", masked, [q, k, v, None, mask], {"num_heads": 2}, second=False)
-
-
-@pytest.mark.parametrize("causal", [0, 1])
-def test_attention(causal):
-    x, w, b = r((2, 3, 5)), r((5, 12)), r(12)
-    lengths = np.array([2, 3], np.int32)
-
-    def f(x, w, b, n=None):
-        q, k, v = np.split(x @ w + b, 3, 2)
-        bias = np.where(np.tri(3) == 1, 0, -10000.0) if causal else np.zeros((3, 3))
-        if n is not None:
-            bias = bias + np.where(np.arange(3) < n[:, None], 0, -10000.0)[:, None, None]
-        return [attended(q, k, v, 2, bias)]
-
-    check("Attention", f, [x, w, b], {"num_heads": 2, "unidirectional": causal})
-    check("Attention", f, [x, w, b, lengths], {"num_heads": 2, "unidirectional": causal}, second=False)
 
 
 def test_they_are_taken_apart_by_name():
