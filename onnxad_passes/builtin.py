@@ -14,6 +14,7 @@ from onnxad_passes.simplify import Simplify
 from onnxad_passes.specialize_functions import SpecializeFunctions
 from onnxad_passes.unroll import Unroll
 from onnxad_passes.upgrade_opset import UpgradeOpset
+from onnxad_passes.vectorize import Vectorize
 
 BUILTIN: tuple[type[Pass], ...] = (
     UpgradeOpset,
@@ -25,6 +26,7 @@ BUILTIN: tuple[type[Pass], ...] = (
     Forward,
     Reverse,
     Gradient,
+    Vectorize,
     Dce,
     Cse,
     Simplify,

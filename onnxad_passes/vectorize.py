@@ -1,0 +1,80 @@
+"""One more axis in front: several evaluations in one (vmap)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from onnxad_ir.builder import Builder
+from onnxad_ir.core import Graph, Model, Value
+from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.types import Dim, TensorType
+from onnxad_passes.manager import Pass
+from onnxad_passes.tidy import tidy
+from onnxad_rules.batching import RULES
+from onnxad_rules.batching.sweep import Sweep
+from onnxad_rules.ruleset import Ruleset, default_rules
+
+
+@dataclass(frozen=True)
+class Vectorize(Pass):
+    """Give inputs a leading axis, and everything that depends on them: one evaluation does many.
+
+    Operators are batched by a rule each, or through their composition; what has neither runs for each entry in turn, in
+    a Scan. What does not depend on the inputs stays as it is.
+
+    inputs: which (default: all). dim: the name of the new axis, one that the model does not have.
+    """
+
+    name: ClassVar[str] = "vectorize"
+    requires: ClassVar[tuple[str, ...]] = ("inline-functions", "upgrade-opset", "fold-shapes")
+    inputs: tuple[str, ...] | None = None
+    dim: str = "batch"
+    rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
+
+    def run(self, model: Model) -> bool:
+        chosen = _choose(model.graph, self.inputs)
+        if self.dim in _extents(model.graph):
+            raise UsageError(f"the model has a dimension called {self.dim!r} already; choose another name with dim=")
+        batch_inputs(model, chosen, self.dim, self.rules or default_rules())
+        tidy(model)
+        return True
+
+
+def _choose(graph: Graph, names: Sequence[str] | None) -> list[Value]:
+    inputs = {v.name: v for v in graph.inputs}
+    for name in names or ():
+        if name not in inputs:
+            raise UsageError(f"the model has no input called {name!r} (its inputs: {', '.join(inputs)})")
+    chosen = [v for v in graph.inputs if names is None or v.name in names]
+    if not chosen:
+        raise UsageError("no input to vectorize was named, or the model has none")
+    return chosen
+
+
+def _extents(graph: Graph) -> set[Dim]:
+    values = [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
+    return {d for v in values if isinstance(v.type, TensorType) for d in v.type.shape or ()}
+
+
+def batch_inputs(model: Model, inputs: Sequence[Value], dim: Dim, rules: Ruleset) -> None:
+    """Give inputs of the main graph a leading axis of extent `dim`; outputs that depend on them get it too."""
+    graph = model.graph
+    sweep = Sweep(dim, RULES, rules)
+    op = Builder(model, graph)
+    for i, v in enumerate(graph.inputs):
+        if v in inputs:
+            graph.inputs[i] = sweep.twins[v] = Value(v.name, sweep.twin_type(v.type), graph, i)
+            graph.defaults.pop(v, None)
+        op.scope.define(graph.inputs[i])
+    names = [v.name for v in graph.outputs]
+    sweep.graph(op)
+    outputs: list[Value] = []
+    for name, v in zip(names, graph.outputs, strict=True):
+        twin = sweep.twins.get(v, v)
+        if twin is not v and (twin.producer is None or twin in outputs):
+            twin = op.place_identity(twin, name)
+        twin.name = name
+        outputs.append(twin)
+    graph.set_outputs(outputs)

@@ -1,0 +1,205 @@
+"""The vocabulary of batching rules.
+
+A value that is batched has a twin with one more axis in front: an operand X of shape s has the twin b.X of shape
+(n, *s), and an operand that is the same for every entry has none. A rule gives the twins of a node's results:
+
+    @batched("Transpose")
+    def _(op, n, b):
+        return op.Transpose(b.data, perm=[0, *(p + 1 for p in n.perm)])
+
+`n` is the view of the node as it was: the types of all operands, and the operands themselves where they have no twin.
+`b` has the twins. An answer of NotImplemented leaves the node to its composition, or to a Scan over the entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from onnxad_ir.builder import Builder, Var
+from onnxad_ir.core import Attr, Value
+from onnxad_ir.types import Dim
+from onnxad_rules.node import NodeView
+
+#: (op, n, b) -> twins of the results by position; a result may be `Same`, all of them NotImplemented.
+BatchFn: TypeAlias = Callable[[Builder, NodeView, "Batch"], Any]
+
+
+@dataclass(frozen=True)
+class BatchRule:
+    """How an operator is batched. `any_rank`: also where the rank of a batched operand is not known."""
+
+    fn: BatchFn
+    any_rank: bool = False
+
+
+Table: TypeAlias = dict[tuple[str, str], BatchRule]
+
+
+@dataclass(frozen=True)
+class Same:
+    """A result that is the same for every entry, and gets no twin."""
+
+    var: Var
+
+
+_OPEN: list[Table] = []
+
+
+@contextmanager
+def batch_rules() -> Iterator[Table]:
+    """Collects the batching rules that are declared inside the block."""
+    table: Table = {}
+    _OPEN.append(table)
+    try:
+        yield table
+    finally:
+        _OPEN.pop()
+
+
+def batched(*ops: str, domain: str = "", any_rank: bool = False) -> Callable[[BatchFn], BatchFn]:
+    """A decorator: the batching rule of operators.
+
+    any_rank: the rule does not need to know ranks; without it, a node whose batched operands have unknown ranks is left
+    to a Scan.
+    """
+
+    def declare(fn: BatchFn) -> BatchFn:
+        for op in ops:
+            if (domain, op) in _OPEN[-1]:
+                raise TypeError(f"operator {op} has a batching rule already")
+            _OPEN[-1][domain, op] = BatchRule(fn, any_rank)
+        return fn
+
+    return declare
+
+
+class Batch:
+    """The twins of a node's operands: `b.X`, or None where X is the same for every entry.
+
+    A variadic operand is a list of such. `size`: the number of entries, a tensor of shape [1]; `dim`: the same as an
+    extent.
+    """
+
+    def __init__(self, op: Builder, n: NodeView, twins: dict[Value, Value], dim: Dim):
+        self.op = op
+        self.n = n
+        self.dim = dim
+        self._twins = twins
+
+    @property
+    def size(self) -> Var:
+        """The number of entries, a tensor of shape [1]."""
+        return self.op.dim(self.dim)
+
+    def __getattr__(self, name: str) -> Any:
+        f, node = self.n.facts, self.n.node
+        i = f.inputs.get(name)
+        if i is None:
+            raise AttributeError(f"{node.op_type} has no operand {name!r}")
+        if name == f.variadic_input:
+            return [self.twin(v) for v in node.inputs[i:]]
+        return self.twin(node.inputs[i]) if i < len(node.inputs) else None
+
+    def twin(self, v: Value | Var | None) -> Var | None:
+        """The twin of a value, None where it has none."""
+        v = v.value if isinstance(v, Var) else v
+        found = None if v is None else self._twins.get(v)
+        return None if found is None else self.op.var(found)
+
+    def only(self, *names: str) -> bool:
+        """True where no other operand than these has a twin."""
+        f, inputs = self.n.facts, self.n.node.inputs
+        allowed = {f.inputs[k] for k in names}
+        first_variadic = f.inputs[f.variadic_input] if f.variadic_input in names else len(inputs)
+        return not any(
+            v is not None and v in self._twins and i not in allowed and i < first_variadic for i, v in enumerate(inputs)
+        )
+
+    # --- twins as other operators need them
+
+    def full(self, x: Var) -> Var:
+        """The twin of an operand; one that is the same for every entry is repeated."""
+        twin = self.twin(x)
+        return spread(self.op, x, self.dim) if twin is None else twin
+
+    def aligned(self, x: Var, rank: int) -> Var:
+        """An operand as it broadcasts against twins of values of a rank: its own axes last.
+
+        What is the same for every entry stays as it is.
+        """
+        twin = self.twin(x)
+        if twin is None:
+            return x
+        own = x.rank
+        assert own is not None
+        return twin if own >= rank else self.op.Unsqueeze(twin, list(range(1, 1 + rank - own)))
+
+    def shape(self, x: Var) -> Var:
+        """The shape of an operand, which is the same for every entry."""
+        twin = self.twin(x)
+        if twin is None:
+            return self.op.shape(x)
+        if x.shape is not None:
+            return self.op.shape_of(list(x.shape))
+        return self.op.Shape(twin, start=1)
+
+    def again(self, *operands: Var | None, outputs: int | None = None, **attributes: Attr) -> Any:
+        """The node's own operator on other operands, with other attributes where they are given; None drops one."""
+        node = self.n.node
+        merged = {k: a for k, a in {**node.attributes, **attributes}.items() if a is not None}
+        merged = {k: tuple(a) if isinstance(a, list) else a for k, a in merged.items()}
+        inputs = [None if v is None else v.value for v in operands]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        results = self.op.emit(node.op_type, inputs, merged, outputs or len(node.outputs), node.domain)
+        return self.op.var(results[0]) if len(results) == 1 else tuple(map(self.op.var, results))
+
+    def fold(self, x: Var) -> Var:
+        """The twin of an operand of shape [B, ...] as [n * B, ...]: the entries become part of the batch."""
+        op, twin = self.op, self.full(x)
+        assert x.shape is not None
+        tail = list(x.shape[1:])
+        if all(isinstance(d, int) and d > 0 for d in tail):
+            return op.Reshape(twin, [-1, *tail])
+        joint = op.Mul(self.size, op.dim(x.shape[0]))
+        return op.Reshape(twin, op.Concat(joint, op.shape_of(tail), axis=0) if tail else joint, allowzero=1)
+
+    def unfold(self, y: Var, batch: Dim) -> Var:
+        """[n * B, ...] as [n, B, ...], for the extent B of one entry's batch."""
+        op = self.op
+        assert y.shape is not None
+        tail = list(y.shape[1:])
+        if all(isinstance(d, int) and d > 0 for d in (batch, *tail)):
+            return op.Reshape(y, [-1, batch, *tail])
+        parts = [self.size, op.dim(batch), *([op.Shape(y, start=1)] if tail else [])]
+        return op.Reshape(y, op.Concat(*parts, axis=0), allowzero=1)
+
+
+def spread(op: Builder, x: Var, dim: Dim) -> Var:
+    """`x` repeated for every entry: [n, *shape]."""
+    shape = op.shape_of([dim, *x.shape]) if x.shape is not None else op.Concat(op.dim(dim), op.shape(x), axis=0)
+    return op.Expand(x, shape)
+
+
+def shift(axis: int) -> int:
+    """An axis of a value as the axis of its twin; what counts from the end stays."""
+    return axis + 1 if axis >= 0 else axis
+
+
+def shift_all(axes: Sequence[int]) -> list[int]:
+    """Axes of a value as axes of its twin."""
+    return [shift(a) for a in axes]
+
+
+def shift_axes(op: Builder, axes: Var) -> Var:
+    """The same for axes in a tensor."""
+    known = op.known(axes)
+    if known is not None and all(isinstance(a, int) for a in known):
+        shifted = np.asarray(shift_all([a for a in known if isinstance(a, int)]), np.int64)
+        return op.const(shifted.reshape(()) if axes.rank == 0 else shifted)
+    return axes + op.Cast(op.GreaterOrEqual(axes, op.like(0, axes)), to=int(axes.dtype))

@@ -1,0 +1,48 @@
+"""Operators that work place by place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxad_ir.builder import Builder
+from onnxad_rules.batching.core import Batch, batched
+from onnxad_rules.node import NodeView
+
+
+@batched(
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu", "Cos", "Cosh",
+    "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish",
+    "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus",
+    "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
+    any_rank=True,
+)  # fmt: skip
+def _one(op: Builder, n: NodeView, b: Batch) -> Any:
+    (x,) = n.node.inputs
+    return b.again(b.twin(x))
+
+
+@batched(
+    "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual",
+    "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
+)  # fmt: skip
+def _broadcasting(op: Builder, n: NodeView, b: Batch) -> Any:
+    rank = n.result(0).rank
+    if rank is None:
+        return NotImplemented
+    return b.again(*(b.aligned(op.var(v), rank) for v in n.node.inputs if v is not None))
+
+
+@batched("CastLike")
+def _cast_like(op: Builder, n: NodeView, b: Batch) -> Any:
+    return op.Cast(b.full(n.input), to=int(n.target_type.dtype))
+
+
+@batched("Clip")
+def _clip(op: Builder, n: NodeView, b: Batch) -> Any:
+    rank = n.input.rank
+    if b.min is None and b.max is None:
+        return b.again(b.input, n.min, n.max)
+    x = b.full(n.input)
+    if n.min is not None:
+        x = op.Max(x, b.aligned(n.min, rank))
+    return x if n.max is None else op.Min(x, b.aligned(n.max, rank))

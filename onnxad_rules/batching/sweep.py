@@ -1,0 +1,170 @@
+"""A graph with some of its inputs batched, node after node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from onnxad_ir.builder import Builder, Var
+from onnxad_ir.core import Graph, Node, Value, clone_node
+from onnxad_ir.diagnostics import describe
+from onnxad_ir.inline import substitute
+from onnxad_ir.types import Dim, OptionalType, SequenceType, TensorType, Type
+from onnxad_rules.batching.core import Batch, Same, Table, spread
+from onnxad_rules.batching.regions import BY_REGION
+from onnxad_rules.derive import decomposition
+from onnxad_rules.node import NodeView
+from onnxad_rules.regions import stacked
+from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
+
+#: Operators whose result depends on the shape of their operand only.
+FORM = frozenset({"Shape", "Size"})
+#: Operators whose results have another extent for every entry: which operands decide it (None: all).
+RAGGED: dict[str, tuple[str, ...] | None] = {
+    "NonZero": None,
+    "Unique": None,
+    "Compress": ("condition",),
+    "NonMaxSuppression": None,
+    "StringSplit": None,
+}
+
+
+class Sweep:
+    """Batches the nodes of graphs. `twins`: of each batched value, the value with a leading axis."""
+
+    def __init__(self, dim: Dim, table: Table, rules: Ruleset):
+        self.dim = dim
+        self.table = table
+        self.rules = rules
+        self.twins: dict[Value, Value] = {}
+
+    def twin_type(self, t: Type | None) -> Type | None:
+        """The type of the twin of a value of a type: every tensor has one more axis in front."""
+        if isinstance(t, TensorType):
+            return TensorType(t.dtype, None if t.shape is None else (self.dim, *t.shape))
+        if isinstance(t, SequenceType | OptionalType):
+            return type(t)(self.twin_type(t.elem))
+        return t
+
+    def graph(self, op: Builder) -> None:
+        """Rewrite the graph of a builder in place; the twins of its inputs are there."""
+        old = op.graph.nodes[:]
+        op.graph.nodes.clear()
+        assert op.nodes is op.graph.nodes
+        self.nodes(op, old)
+
+    def nodes(self, op: Builder, nodes: Iterable[Node]) -> None:
+        """Append nodes to the builder's, each with a twin or as it is."""
+        for node in nodes:
+            if any(v in self.twins for v in op.captures.operands(node)):
+                self.node(op, node)
+                continue
+            op.nodes.append(node)
+            for v in node.outputs:
+                op.scope.define(v)
+
+    def node(self, op: Builder, node: Node) -> None:
+        """Write the twins of a node's results."""
+        label, op.label = op.label, node.name or op.label
+        results = self._results(op, node)
+        for v, r in zip(node.outputs, results, strict=False):
+            if isinstance(r, Same):
+                substitute(op.graph, op.nodes, v, r.var.value)
+            elif r is not None:
+                self.twins[v] = r.value
+                if r.value.type is None or (r.shape is None and isinstance(v.type, TensorType)):
+                    r.value.type = self.twin_type(v.type)
+                op.scope.define(r.value)
+        node.detach()
+        op.label = label
+
+    def _results(self, op: Builder, node: Node) -> Sequence[Any]:
+        if node.regions and not node.domain and node.op_type in BY_REGION:
+            found = BY_REGION[node.op_type](self, op, node)
+            return self.one_by_one(op, node) if found is None else found
+        n = NodeView(op, node, self.rules)
+        rule = self.table.get(node.key)
+        ranks_known = all(v.rank is not None for v in node.inputs if v in self.twins and v is not None)
+        if rule is not None and not node.regions and (rule.any_rank or ranks_known):
+            answer = rule.fn(op, n, Batch(op, n, self.twins, self.dim))
+            if answer is not NotImplemented:
+                return answer if isinstance(answer, tuple | list) else [answer]
+        composition = self.rules.composition(n, asked=True)
+        if composition is None or node.regions:
+            return self.one_by_one(op, node)
+        return self._composed(op, node, composition)
+
+    def _composed(self, op: Builder, node: Node, rule: Any) -> list[Var | Same | None]:
+        """By way of the operator's composition, written for one entry on placeholders for what is batched."""
+        scratch, operands = op.scratch(), node.inputs
+        holes = {v: Value("", v.type, op.graph) for v in operands if v is not None and v in self.twins}
+        node.inputs = tuple(None if v is None else holes.get(v, v) for v in operands)
+        try:
+            results = decomposition(scratch, rule, NodeView(scratch, node, self.rules))
+        finally:
+            node.inputs = operands
+        for v, hole in holes.items():
+            self.twins[hole] = self.twins[v]
+        self.nodes(op, scratch.nodes)
+        found: list[Var | Same | None] = []
+        for r in results:
+            twin = None if r is None else self.twins.get(r.value)
+            found.append(None if r is None else Same(op.var(r)) if twin is None else op.var(twin))
+        return found
+
+    def full(self, op: Builder, v: Value) -> Var:
+        """The twin of a value; one that is the same for every entry is repeated."""
+        twin = self.twins.get(v)
+        if twin is not None:
+            return op.var(twin)
+        if not isinstance(v.type, TensorType):
+            raise UnsupportedOperator(f"a value of type {v.type} cannot be repeated along a new axis")
+        return spread(op, op.var(v), self.dim)
+
+    def one_by_one(self, op: Builder, node: Node) -> list[Var | None]:
+        """Any node, one entry at a time: a Scan over the entries, whose body is the node."""
+        self._check(op, node)
+        inner = op.region(node.op_type.lower())
+        entries: dict[Value, Value] = {}
+        for v in dict.fromkeys(op.captures.operands(node)):
+            if v in self.twins:
+                entries[v] = inner.graph.add_input("", v.type)
+                inner.scope.define(entries[v])
+        body_node = clone_node(node, dict(entries))
+        inner.place_typed(body_node, [v.type for v in node.outputs])
+        used = [i for i, v in enumerate(node.outputs) if v.users]
+        inner.graph.set_outputs(body_node.outputs[i] for i in used)
+        types = [stacked(node.outputs[i].type, self.dim, op) for i in used]
+        operands = [self.twins[v] for v in entries]
+        attributes: dict[str, Any] = {"body": inner.graph, "num_scan_inputs": len(entries)}
+        scan = Node("Scan", operands, attributes, ("",) * len(types), name=op.label)
+        results = dict(zip(used, op.place_typed(scan, types), strict=True))
+        return [op.var(results[i]) if i in results else None for i in range(len(node.outputs))]
+
+    def _check(self, op: Builder, node: Node) -> None:
+        if node.op_type in RAGGED and not node.domain:
+            names = RAGGED[node.op_type]
+            n = NodeView(op, node, self.rules)
+            deciding = node.inputs if names is None else [node.inputs[n.facts.inputs[k]] for k in names]
+            if any(v in self.twins for v in deciding if v is not None):
+                raise UnsupportedOperator(
+                    f"{describe(node)} has a result of another shape for every entry: it cannot be batched", (node,)
+                )
+        for v in (*op.captures.operands(node), *node.outputs):
+            if not isinstance(v.type, TensorType) and (v in self.twins or v in node.outputs):
+                raise UnsupportedOperator(
+                    f"{describe(node)} cannot be batched: there is no batching rule for it, and a value of type "
+                    f"{v.type} cannot be handed to a Scan",
+                    (node,),
+                )
+
+
+def depends(graph: Graph, starts: Iterable[Value], twins: Mapping[Value, Value], op: Builder) -> set[Value]:
+    """The values of a graph (not of its regions) that are batched when `starts` are, besides those that have twins."""
+    found = set(starts)
+    for node in graph.nodes:
+        if node.op_type in FORM and not node.domain:
+            continue
+        if any(v in found or v in twins for v in op.captures.operands(node)):
+            found.update(node.outputs)
+    return found.union(v for v in graph.outputs if v in twins)
