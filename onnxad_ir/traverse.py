@@ -1,4 +1,4 @@
-"""Walking a graph: what regions capture, liveness, and a networkx view."""
+"""Walking a graph: what regions capture, what crosses their borders, and a networkx view."""
 
 from __future__ import annotations
 
@@ -93,18 +93,6 @@ def crossings(node: Node) -> Iterator[tuple[Value, Value]]:
     for operand, result in zip(node.inputs[head : head + count], node.outputs, strict=False):
         if operand is not None:
             yield operand, result
-
-
-def live_nodes(graph: Graph) -> set[Node]:
-    """The nodes of `graph` (not of its regions) that its outputs depend on."""
-    captures = Captures()
-    live: set[Node] = set()
-    needed = {v.producer for v in graph.outputs}
-    for n in reversed(graph.nodes):
-        if n in needed:
-            live.add(n)
-            needed.update(v.producer for v in captures.operands(n))
-    return live
 
 
 def to_networkx(graph: Graph) -> networkx.DiGraph[Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxad_ir.core import Graph, Model, Value
-from onnxad_ir.traverse import Captures
+from onnxad_ir.liveness import live_values
+from onnxad_ir.traverse import is_control
 from onnxad_passes.dead_results import drop_results
 from onnxad_passes.inline_functions import called_functions
 from onnxad_passes.manager import Pass
@@ -17,7 +18,7 @@ from onnxad_passes.manager import Pass
 class Dce(Pass):
     """Drop nodes whose results nobody reads, constants nobody reads, and local functions nobody calls.
 
-    Single results of If, Loop and Scan go too, and states of a loop that only feed themselves.
+    Single results of If, Loop and Scan go too, scan inputs, and states that only feed themselves and each other.
     """
 
     name: ClassVar[str] = "dce"
@@ -33,28 +34,37 @@ class Dce(Pass):
         return changed
 
 
-def drop_dead(graph: Graph, keep: Container[Value] = (), captures: Captures | None = None) -> bool:
-    """Drop what nobody reads from a graph and the regions inside, but for `keep`; True where anything went.
+def drop_dead(graph: Graph, keep: Collection[Value] = ()) -> bool:
+    """Drop what its outputs do not depend on from a graph and the regions inside, but for `keep`; True if anything was.
 
-    Of If, Loop and Scan also single results.
+    Of If, Loop and Scan also single results, states and scan inputs, however loops are nested.
     """
-    captures = Captures() if captures is None else captures
+    live = live_values(graph, keep)
     changed = False
-    kept = []
-    for node in reversed(graph.nodes):
-        if any(v.users or v in keep for v in node.outputs):
-            kept.append(node)
-            if node.regions:
-                changed |= drop_results(node, keep, captures)
-            for region in node.regions:  # now, as it may be the last to read what comes before
-                changed |= drop_dead(region, keep, captures)
-        else:
-            node.detach()
+    graphs = [graph]
+    for g in graphs:  # grows on the way
+        kept = []
+        for n in g.nodes:
+            if any(v in live for v in n.outputs):
+                kept.append(n)
+                if is_control(n):
+                    changed |= drop_results(n, live)
+                graphs += n.regions
+            else:
+                n.detach()
+        if len(kept) != len(g.nodes):
+            g.nodes[:] = kept
             changed = True
-    if len(kept) != len(graph.nodes):
-        graph.nodes[:] = reversed(kept)
-    alive = [v for v in graph.constants if v.users or v in keep]
-    if len(alive) != len(graph.constants):
-        graph.constants[:] = alive
-        changed = True
+    for g in graphs:
+        alive = [v for v in g.constants if v.users or v in keep]
+        if len(alive) != len(g.constants):
+            g.constants[:] = alive
+            changed = True
     return changed
+
+
+def drop_dead_states(model: Model) -> None:
+    """Where there is control flow, drop what is dead before it is differentiated, lest dead states have derivatives."""
+    for body in model.bodies():
+        if any(n.regions for n in body.nodes):
+            drop_dead(body, model.variables)

@@ -11,6 +11,7 @@ from onnxad_ir.core import Model, Value
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.types import TensorType
 from onnxad_passes.checkpoint import check_checkpoint, checkpoint_loops
+from onnxad_passes.dce import drop_dead_states
 from onnxad_passes.manager import Pass
 from onnxad_passes.reverse import adjoint
 from onnxad_passes.seeds import add_results, choose_sinks, choose_sources, next_prefix, release, reserve
@@ -53,6 +54,7 @@ class Gradient(Pass):
         reserve(model, self.inputs, None if self.output is None else (self.output,))
 
     def run(self, model: Model) -> bool:
+        drop_dead_states(model)
         graph, rules = model.graph, with_functions(straight_through(self.straight_through, self.rules), model)
         sources, sink = choose_sources(model, self.inputs), self._sink(model)
         if (every := check_checkpoint(self.checkpoint)) is not None:

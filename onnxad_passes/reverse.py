@@ -9,6 +9,7 @@ from typing import ClassVar
 from onnxad_ir.builder import Builder
 from onnxad_ir.core import Model, Value
 from onnxad_passes.checkpoint import check_checkpoint, checkpoint_loops
+from onnxad_passes.dce import drop_dead_states
 from onnxad_passes.manager import Pass
 from onnxad_passes.seeds import (
     add_results,
@@ -64,6 +65,7 @@ class Reverse(Pass):
 
     def run(self, model: Model) -> bool:
         check_layout(self.layout)
+        drop_dead_states(model)
         graph, rules = model.graph, with_functions(straight_through(self.straight_through, self.rules), model)
         sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
         if (every := check_checkpoint(self.checkpoint)) is not None:
