@@ -6,6 +6,7 @@ from onnxad_ir import (  # noqa: F401
     region_rules,
     shape_rules,
     shape_rules_contrib,
+    shape_rules_contrib_layers,
     shape_rules_index,
     shape_rules_nn,
     shape_rules_preview,
