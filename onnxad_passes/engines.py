@@ -22,6 +22,13 @@ PRECISIONS = ("auto", "double", "own")
 _NARROW = frozenset({DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16})
 #: Attributes that name an element type.
 _TYPED = frozenset({"to", "dtype", "output_dtype", "output_datatype", "softmax_precision"})
+#: Operators without operands that tell their element type: the attribute that does, without which it is single precision.
+_UNTYPED: dict[str, tuple[str, Attr]] = {
+    "ConstantOfShape": ("value", ir.Tensor(np.zeros(1))),
+    "MelWeightMatrix": ("output_datatype", int(DataType.DOUBLE)),
+    **dict.fromkeys(("RandomNormal", "RandomUniform", "SequenceEmpty"), ("dtype", int(DataType.DOUBLE))),
+    **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow"), ("output_datatype", int(DataType.DOUBLE))),
+}
 #: Weights of more bytes than this are not widened.
 _WIDEN_LIMIT = 1 << 29
 
@@ -124,6 +131,8 @@ def _widen_graph(g: Graph, version: int) -> None:
         for v in n.outputs:
             _widen_value(v)
         n.attributes = {k: _attribute(k, a) for k, a in n.attributes.items()}
+        if not n.domain and n.op_type in _UNTYPED:
+            n.attributes.setdefault(*_UNTYPED[n.op_type])
         if n.op_type == "GroupNormalization" and not n.domain and version >= 21:
             # its function body, which engines run, would go through single precision
             n.attributes["stash_type"] = int(DataType.DOUBLE)

@@ -162,6 +162,18 @@ def test_layer_normalization_keeps_its_precision():
     assert report.ok and max(r.error for r in report.rows) < 1e-6
 
 
+def test_what_is_single_precision_by_default_is_widened():
+    text = """g (float[3] x, int64[1] n) => (float[3] y) {
+      z = ConstantOfShape(n) a = Add(x, z) size = Constant<value_int = 3>() w = HannWindow(size)
+      e = SequenceEmpty() s = SequenceInsert(e, a) zero = Constant<value_int = 0>() b = SequenceAt(s, zero)
+      c = Mul(b, w) y = Exp(c) }"""
+    report = check_derivatives(
+        model(text), inputs=["x"], feeds={"x": np.array([0.3, -1.2, 0.5], np.float32), "n": np.array([3])}
+    )
+    assert report.ok and "double precision" in report.engine
+    assert all(r.error < 1e-8 for r in report.rows)
+
+
 def test_kinks_are_no_errors():
     proto = model("g (float[40,40] x) => (float[40,40] y) { a = Relu(x) b = Abs(a) y = Mul(b, x) }")
     assert check_derivatives(proto).ok
