@@ -22,7 +22,7 @@ PRECISIONS = ("auto", "double", "own")
 _NARROW = frozenset({DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16})
 #: Attributes that name an element type.
 _TYPED = frozenset({"to", "dtype", "output_dtype", "output_datatype", "softmax_precision"})
-#: Operators without operands that tell their element type: the attribute that does, without which it is single precision.
+#: Operators without an operand that tells their element type: the attribute that does (without it: single precision).
 _UNTYPED: dict[str, tuple[str, Attr]] = {
     "ConstantOfShape": ("value", ir.Tensor(np.zeros(1))),
     "MelWeightMatrix": ("output_datatype", int(DataType.DOUBLE)),
