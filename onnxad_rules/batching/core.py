@@ -21,9 +21,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.core import Attr, Value
-from onnxad_ir.types import Dim
+from onnxad_ir.core import Attr, Node, Value
+from onnxad_ir.types import Dim, SequenceType, TensorType
 from onnxad_rules.node import NodeView
+from onnxad_rules.regions import seen
+from onnxad_rules.ruleset import UnsupportedOperator
 
 #: (op, n, b) -> twins of the results by position; a result may be `Same`, all of them NotImplemented.
 BatchFn: TypeAlias = Callable[[Builder, NodeView, "Batch"], Any]
@@ -144,7 +146,7 @@ class Batch:
         twin = self.twin(x)
         if twin is None:
             return self.op.shape(x)
-        if x.shape is not None:
+        if x.shape is not None and all(seen(self.op, d) for d in x.shape):
             return self.op.shape_of(list(x.shape))
         return self.op.Shape(twin, start=1)
 
@@ -181,9 +183,23 @@ class Batch:
 
 
 def spread(op: Builder, x: Var, dim: Dim) -> Var:
-    """`x` repeated for every entry: [n, *shape]."""
+    """`x` repeated for every entry: [n, *shape]. What a sequence holds is repeated, element by element."""
+    if isinstance(x.type, SequenceType):
+        return _spread_elements(op, x, dim)
+    if not isinstance(x.type, TensorType):
+        raise UnsupportedOperator(f"a value of type {x.type} cannot be repeated along a new axis")
     shape = op.shape_of([dim, *x.shape]) if x.shape is not None else op.Concat(op.dim(dim), op.shape(x), axis=0)
     return op.Expand(x, shape)
+
+
+def _spread_elements(op: Builder, x: Var, dim: Dim) -> Var:
+    elem = x.type.elem if isinstance(x.type, SequenceType) else None
+    inner = op.region("element")
+    v = inner.graph.add_input("", elem)
+    inner.scope.define(v)
+    inner.graph.set_outputs([spread(inner, inner.var(v), dim).value])
+    node = Node("SequenceMap", [x.value], {"body": inner.graph}, ("",), name=op.label)
+    return op.var(op.place(node)[0])
 
 
 def shift(axis: int) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from onnxad_ir.builder import Builder
-from onnxad_rules.batching.core import Batch, batched
+from onnxad_rules.batching.core import Batch, Same, batched
 from onnxad_rules.node import NodeView
 
 
 @batched(
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu", "Cos", "Cosh",
-    "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish",
-    "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus",
+    "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log",
+    "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus",
     "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
     any_rank=True,
 )  # fmt: skip
@@ -34,7 +34,9 @@ def _broadcasting(op: Builder, n: NodeView, b: Batch) -> Any:
 
 @batched("CastLike")
 def _cast_like(op: Builder, n: NodeView, b: Batch) -> Any:
-    return op.Cast(b.full(n.input), to=int(n.target_type.dtype))
+    x = n.input if b.input is None else b.input
+    y = op.Cast(x, to=int(n.target_type.dtype), **_saturation(n))
+    return Same(y) if b.input is None else y
 
 
 @batched("Clip")
@@ -46,3 +48,7 @@ def _clip(op: Builder, n: NodeView, b: Batch) -> Any:
     if n.min is not None:
         x = op.Max(x, b.aligned(n.min, rank))
     return x if n.max is None else op.Min(x, b.aligned(n.max, rank))
+
+
+def _saturation(n: NodeView) -> dict[str, int]:
+    return {"saturate": n.node.attributes["saturate"]} if "saturate" in n.node.attributes else {}

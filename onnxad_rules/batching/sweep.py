@@ -25,6 +25,8 @@ RAGGED: dict[str, tuple[str, ...] | None] = {
     "Unique": None,
     "Compress": ("condition",),
     "NonMaxSuppression": None,
+    "Range": None,
+    "Resize": ("scales", "sizes"),
     "StringSplit": None,
 }
 
@@ -37,6 +39,9 @@ class Sweep:
         self.table = table
         self.rules = rules
         self.twins: dict[Value, Value] = {}
+        #: Results of compositions, which nothing reads yet; and what stands for those that every entry shares.
+        self._awaited: set[Value] = set()
+        self._same: dict[Value, Value] = {}
 
     def twin_type(self, t: Type | None) -> Type | None:
         """The type of the twin of a value of a type: every tensor has one more axis in front."""
@@ -69,10 +74,11 @@ class Sweep:
         results = self._results(op, node)
         for v, r in zip(node.outputs, results, strict=False):
             if isinstance(r, Same):
+                self._same[v] = r.var.value
                 substitute(op.graph, op.nodes, v, r.var.value)
             elif r is not None:
                 self.twins[v] = r.value
-                if r.value.type is None or (r.shape is None and isinstance(v.type, TensorType)):
+                if r.value.type is None or v.shape is not None:  # with the symbols that the types around it have
                     r.value.type = self.twin_type(v.type)
                 op.scope.define(r.value)
         node.detach()
@@ -105,21 +111,22 @@ class Sweep:
             node.inputs = operands
         for v, hole in holes.items():
             self.twins[hole] = self.twins[v]
+        self._awaited.update(r.value for r in results if r is not None)
         self.nodes(op, scratch.nodes)
         found: list[Var | Same | None] = []
         for r in results:
-            twin = None if r is None else self.twins.get(r.value)
-            found.append(None if r is None else Same(op.var(r)) if twin is None else op.var(twin))
+            if r is None:
+                found.append(None)
+            elif (twin := self.twins.get(r.value)) is not None:
+                found.append(op.var(twin))
+            else:
+                found.append(Same(op.var(self._same.get(r.value, r.value))))
         return found
 
     def full(self, op: Builder, v: Value) -> Var:
         """The twin of a value; one that is the same for every entry is repeated."""
         twin = self.twins.get(v)
-        if twin is not None:
-            return op.var(twin)
-        if not isinstance(v.type, TensorType):
-            raise UnsupportedOperator(f"a value of type {v.type} cannot be repeated along a new axis")
-        return spread(op, op.var(v), self.dim)
+        return spread(op, op.var(v), self.dim) if twin is None else op.var(twin)
 
     def one_by_one(self, op: Builder, node: Node) -> list[Var | None]:
         """Any node, one entry at a time: a Scan over the entries, whose body is the node."""
@@ -132,7 +139,7 @@ class Sweep:
                 inner.scope.define(entries[v])
         body_node = clone_node(node, dict(entries))
         inner.place_typed(body_node, [v.type for v in node.outputs])
-        used = [i for i, v in enumerate(node.outputs) if v.users]
+        used = [i for i, v in enumerate(node.outputs) if v.users or v in self._awaited]
         inner.graph.set_outputs(body_node.outputs[i] for i in used)
         types = [stacked(node.outputs[i].type, self.dim, op) for i in used]
         operands = [self.twins[v] for v in entries]
@@ -145,7 +152,8 @@ class Sweep:
         if node.op_type in RAGGED and not node.domain:
             names = RAGGED[node.op_type]
             n = NodeView(op, node, self.rules)
-            deciding = node.inputs if names is None else [node.inputs[n.facts.inputs[k]] for k in names]
+            places = range(len(node.inputs)) if names is None else [n.facts.inputs[k] for k in names]
+            deciding = [node.inputs[i] for i in places if i < len(node.inputs)]
             if any(v in self.twins for v in deciding if v is not None):
                 raise UnsupportedOperator(
                     f"{describe(node)} has a result of another shape for every entry: it cannot be batched", (node,)
