@@ -192,3 +192,14 @@ def _resize(ctx: Inference, n: Node) -> Types | None:
             return None
         out[a] = ctx.fresh() if found is None else found
     return (TensorType(x.dtype, tuple(out)),)
+
+
+@infer_shapes("Attention")
+def _attention(ctx: Inference, n: Node) -> Types | None:
+    """Onnx's own inference, but where a rank is unknown: it then makes scalars of some results (seen in 1.23)."""
+    queries = _tensor(n, 0)
+    if queries is None or all(v is None or v.shape is not None for v in (*n.inputs[:3], *n.inputs[4:6])):
+        return None
+    keys, values = _tensor(n, 1), _tensor(n, 2)
+    dtypes = [None if t is None else t.dtype for t in (queries, keys, values, queries)]
+    return tuple(None if d is None else TensorType(d) for d in dtypes)[: len(n.outputs)]

@@ -19,6 +19,7 @@ from onnxad_rules.activity import varying
 from onnxad_rules.context import survey_inside
 from onnxad_rules.kinds import Decompose, Multilinear, Pair, Pushforward, Rule, Times
 from onnxad_rules.node import NodeView
+from onnxad_rules.ranks import pull_by_rank, push_by_rank, ranked, unsettled
 from onnxad_rules.ruleset import NotDifferentiable, Ruleset, UnsupportedOperator
 from onnxad_rules.specification import expand_body
 from onnxad_rules.tangent_space import add, zeros
@@ -67,6 +68,11 @@ def push(op: Builder, node: Node, tangents: dict[Value, Var], rules: Ruleset) ->
             op.scope.define(v)
     n = NodeView(op, node, rules)
     rule = find(rules, n)
+    if rule.ranks is not None and rule.kind == "decompose":
+        if choices := unsettled(op, n, rule.ranks(n)):
+            push_by_rank(op, n, choices, tangents, push)
+            return
+        ts = ranked(op, ts, node.inputs)
     if rule.kind in _PUSH_BY_VALUE:
         own = {v: t for v, t in zip(node.inputs, ts, strict=True) if v is not None and t is not None}
         results = _PUSH_BY_VALUE[rule.kind](op, rule, n, {**captured, **own})
@@ -92,9 +98,14 @@ def pull(op: Builder, node: Node, cotangents: Cotangents, active: Callable[[Valu
     n = NodeView(op, node, rules)
     rule = find(rules, n)
     cts = [total(op, cotangents, v) for v in node.outputs]
+    targets = dict.fromkeys(v for v, w in zip(node.inputs, wanted, strict=True) if w and v is not None)
+    targets.update(dict.fromkeys(captured))
+    if rule.ranks is not None:
+        if choices := unsettled(op, n, rule.ranks(n)):
+            pull_by_rank(op, n, choices, cts, targets, cotangents, pull)
+            return
+        cts = ranked(op, cts, node.outputs)
     if rule.kind in _PULL_BY_VALUE:
-        targets = dict.fromkeys(v for v, w in zip(node.inputs, wanted, strict=True) if w and v is not None)
-        targets.update(dict.fromkeys(captured))
         for target, ct in _PULL_BY_VALUE[rule.kind](op, rule, n, cts, targets):
             cotangents.setdefault(target, []).append(op.fit_type(ct, op.var(target)))
         return
@@ -290,6 +301,7 @@ def _push_pair(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tangents:
 def _pull_elementwise(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wanted: Sequence[bool]) -> Tangents:
     ct = cts[0]
     assert ct is not None
+    alone = len(n.node.inputs) == 1  # has the shape of the result, also where nobody knows either
     out: list[Var | None] = []
     for i, w in enumerate(wanted):
         if not w:
@@ -297,10 +309,10 @@ def _pull_elementwise(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wante
             continue
         d, extra = _declared(rule, n, i)
         if isinstance(d, int | float):  # a number is cheaper to apply after the sum
-            out.append(_scaled(op, n, op.sum_to(ct, n.operand(i)), d, extra))
+            out.append(_scaled(op, n, ct if alone else op.sum_to(ct, n.operand(i)), d, extra))
             continue
         scaled = _scaled(op, n, ct, d, extra)
-        out.append(None if scaled is None else op.sum_to(scaled, n.operand(i)))
+        out.append(scaled if scaled is None or alone else op.sum_to(scaled, n.operand(i)))
     return out
 
 
@@ -444,8 +456,8 @@ def _commit(op: Builder, scratch: Builder, results: list[Value]) -> None:
             node.detach()
             continue
         op.nodes.append(node)
-        if key is not None:
-            op.scope.memo.setdefault(key, node.outputs)
+        if key is not None and found is None:
+            op.scope.remember(key, node.outputs)
         for v in node.outputs:
             op.scope.define(v)
 

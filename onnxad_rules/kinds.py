@@ -35,6 +35,7 @@ class Rule:
     `formals`: the function (or number) per differentiable operand; None means every floating operand.
     `zeros`: operands and results whose derivative is zero by definition. `reason`: why, for `zero` and for operands
     that are not differentiable. `when`: a predicate on the node view; where it is False the next rule is tried.
+    `ranks`: what the ranks of the operands may be, for a rule that has to know them; see `onnxad_rules.ranks`.
     """
 
     op: str
@@ -44,6 +45,7 @@ class Rule:
     reason: str = ""
     refuse: Mapping[str, str] = field(default_factory=dict)
     when: Fn | None = None
+    ranks: Fn | None = None
     kind = "rule"
 
     @property
@@ -191,10 +193,11 @@ def linear(
     zeros: tuple[str, ...] = (),
     refuse: Mapping[str, str] | None = None,
     when: Fn | None = None,
+    ranks: Fn | None = None,
     **transposes: Fn,
 ) -> Rule:
     """Jointly linear in the named operands: give the transpose of each."""
-    return _declare(Linear(op, domain, transposes, frozenset(zeros), refuse=refuse or {}, when=when))
+    return _declare(Linear(op, domain, transposes, frozenset(zeros), refuse=refuse or {}, when=when, ranks=ranks))
 
 
 def multilinear(
@@ -204,10 +207,13 @@ def multilinear(
     additive: Mapping[str, Fn] | None = None,
     zeros: tuple[str, ...] = (),
     when: Fn | None = None,
+    ranks: Fn | None = None,
     **transposes: Fn,
 ) -> Rule:
     """Linear in each named operand alone: give the transpose of each. See `Multilinear` for `additive`."""
-    return _declare(Multilinear(op, domain, transposes, frozenset(zeros), when=when, additive=additive or {}))
+    return _declare(
+        Multilinear(op, domain, transposes, frozenset(zeros), when=when, ranks=ranks, additive=additive or {})
+    )
 
 
 def zero(*ops: str, domain: str = "", reason: str = "") -> None:
@@ -243,29 +249,38 @@ def decompose(
     zeros: tuple[str, ...] = (),
     refuse: Mapping[str, str] | None = None,
     when: Fn | None = None,
+    ranks: Fn | None = None,
 ) -> Callable[[Fn], Fn]:
     """A decorator: the operator in terms of others."""
 
     def decorate(f: Fn) -> Fn:
-        _declare(Decompose(op, domain, None, frozenset(zeros), refuse=refuse or {}, when=when, fn=f))
+        _declare(Decompose(op, domain, None, frozenset(zeros), refuse=refuse or {}, when=when, ranks=ranks, fn=f))
         return f
 
     return decorate
 
 
-def specification(*ops: str, domain: str = "", zeros: tuple[str, ...] = ()) -> None:
+def specification(
+    *ops: str, domain: str = "", zeros: tuple[str, ...] = (), when: Fn | None = None, ranks: Fn | None = None
+) -> None:
     """Operators that are differentiated through the function body the specification gives them."""
     for op in ops:
-        _declare(Decompose(op, domain, None, frozenset(zeros)))
+        _declare(Decompose(op, domain, None, frozenset(zeros), when=when, ranks=ranks))
 
 
 def pair(
-    op: str, *, forward: Fn, domain: str = "", zeros: tuple[str, ...] = (), when: Fn | None = None
+    op: str,
+    *,
+    forward: Fn,
+    domain: str = "",
+    zeros: tuple[str, ...] = (),
+    when: Fn | None = None,
+    ranks: Fn | None = None,
 ) -> Callable[[Fn], Fn]:
     """A decorator on the reverse function: both modes by hand, for speed or for control flow."""
 
     def decorate(f: Fn) -> Fn:
-        _declare(Pair(op, domain, None, frozenset(zeros), when=when, forward=forward, reverse=f))
+        _declare(Pair(op, domain, None, frozenset(zeros), when=when, ranks=ranks, forward=forward, reverse=f))
         return f
 
     return decorate

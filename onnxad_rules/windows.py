@@ -18,16 +18,22 @@ def numbers(dims: Sequence[Dim] | None) -> tuple[int, ...] | None:
     return tuple(dims)  # type: ignore[arg-type]
 
 
-def spatial_rank(n: NodeView, *tensors: Var | None) -> int:
-    """The number of spatial axes, by the ranks of operands and the lengths of attributes; a ModelError without any."""
+def known_spatial_rank(n: NodeView, *tensors: Var | None) -> int | None:
+    """The number of spatial axes, by the ranks of operands and the lengths of attributes; None without any."""
     for t in tensors:
         if t is not None and t.rank is not None:
             return t.rank - 2
     for name in ("kernel_shape", "strides", "dilations"):
         if (a := n.node.attributes.get(name)) is not None:
             return len(a)
-    if (a := n.node.attributes.get("pads")) is not None:
-        return len(a) // 2
+    a = n.node.attributes.get("pads")
+    return None if a is None else len(a) // 2
+
+
+def spatial_rank(n: NodeView, *tensors: Var | None) -> int:
+    """The same; a ModelError where nothing tells."""
+    if (known := known_spatial_rank(n, *tensors)) is not None:
+        return known
     raise ModelError(f"the derivative of {describe(n.node)} needs the rank of one of its operands; infer or declare it")
 
 

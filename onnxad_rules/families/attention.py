@@ -10,6 +10,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import DataType
 from onnxad_rules.kinds import decompose, linear, specification
 from onnxad_rules.node import NodeView
+from onnxad_rules.ranks import Choice
 from onnxad_rules.windows import extent, reshape
 
 
@@ -103,7 +104,14 @@ def _as_long(op: Builder, n: NodeView, mask: Var, k: Var) -> Var:
     return op.Pad(mask, op.Concat(op.const([0]), missing - have, axis=0), fill, [-1])
 
 
-@decompose("Attention")
+def _ranks(n: NodeView) -> list[Choice]:
+    """Heads are an axis, or side by side where the attributes tell how many there are."""
+    apart: Choice = dict(Q="bhqd", K="bgkd", V="bgke", Y="bhqe", past_key="bgpd", past_value="bgpe")
+    together: Choice = dict(Q="bqm", K="bkn", V="bko", Y="bqy", past_key="bgpd", past_value="bgpe")
+    return [apart] if n.q_num_heads is None else [apart, together]
+
+
+@decompose("Attention", ranks=_ranks)
 def _attention(op: Builder, n: NodeView) -> dict[str, Var]:
     """softmax(scale q k^T, capped, plus bias) v.
 
@@ -152,7 +160,14 @@ def _may_be_dead(op: Builder, n: NodeView, q: Var) -> bool:
 
 # cos and sin on one operand each: whatever they depend on, the specification's own composition has it right; where
 # they are constant tables the transpose is the rotation back
-specification("RotaryEmbedding")
+def _rotary_ranks(n: NodeView) -> list[Choice]:
+    tables = "pr" if n.position_ids is not None else "bsr"
+    apart: Choice = dict(X="bhsd", cos_cache=tables, sin_cache=tables, position_ids="bs", Y="bhsd")
+    together: Choice = dict(X="bsm", cos_cache=tables, sin_cache=tables, position_ids="bs", Y="bsm")
+    return [apart, together] if n.num_heads else [apart]
+
+
+specification("RotaryEmbedding", ranks=_rotary_ranks)
 linear(
     "RotaryEmbedding",
     X=lambda op, n, ct: op.RotaryEmbedding(ct, n.cos_cache, -n.sin_cache, n.position_ids, **n.node.attributes),

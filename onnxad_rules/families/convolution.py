@@ -19,11 +19,13 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import Dim, Shape
 from onnxad_rules.kinds import multilinear
 from onnxad_rules.node import NodeView
+from onnxad_rules.ranks import GRID, IMAGE, Choice, spatial
 from onnxad_rules.windows import (
     channel_sum,
     distribute,
     explicit_pads,
     extent,
+    known_spatial_rank,
     numbers,
     per_channel,
     reshape,
@@ -345,12 +347,23 @@ def _bias(op: Builder, n: NodeView, t: Var) -> Var:
     return op.expand_to(per_channel(op, t, n.Y), n.Y)
 
 
+def _ranks(n: NodeView) -> list[Choice]:
+    """One tensor or attribute is enough to tell how many axes there are."""
+
+    def shapes(k: int) -> Choice:
+        return dict(X="nc" + IMAGE[:k], W="iouvw"[: k + 2], Y="nd" + GRID[:k])
+
+    known = known_spatial_rank(n, n.X, n.W, n.Y)
+    return [] if known is not None else spatial(n, shapes)
+
+
 multilinear(
     "Conv",
     X=lambda op, n, ct: to_image(op, conv_geometry(op, n), ct, n.W, n.X),
     W=lambda op, n, ct: to_kernel(op, conv_geometry(op, n), n.X, ct, n.W),
     B=lambda op, n, ct: channel_sum(op, ct, n.X, n.W),
     additive={"B": _bias},
+    ranks=_ranks,
 )
 multilinear(
     "ConvTranspose",
@@ -358,4 +371,5 @@ multilinear(
     W=lambda op, n, ct: to_kernel(op, conv_transpose_geometry(op, n), ct, n.X, n.W),
     B=lambda op, n, ct: channel_sum(op, ct, n.X, n.W),
     additive={"B": _bias},
+    ranks=_ranks,
 )

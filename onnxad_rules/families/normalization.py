@@ -161,7 +161,8 @@ def _wide(dtype: DataType, stash: int) -> DataType:
     return DataType.DOUBLE if DataType.DOUBLE in (dtype, DataType(stash)) else DataType(stash)
 
 
-def _last_axes(op: Builder, x: Var, axis: int) -> Var:
+def last_axes(op: Builder, x: Var, axis: int) -> Var:
+    """The axes from `axis` on, whatever the rank of `x`."""
     if axis < 0:
         return op.const(list(range(axis, 0)))
     if x.rank is not None:
@@ -173,7 +174,7 @@ def _last_axes(op: Builder, x: Var, axis: int) -> Var:
 def _layer(op: Builder, n: NodeView, t: Any) -> dict[str, Var | None]:
     """The statistics come from the fused kernel itself, run without scale, where it gives them in full precision."""
     wide = _wide(n.X.dtype, n.stash_type)
-    axes = _last_axes(op, n.X, n.axis)
+    axes = last_axes(op, n.X, n.axis)
     scale, t_scale, t_shift, t_x = (_maybe(lambda v: op.Cast(v, to=int(wide)), v) for v in (n.Scale, t.Scale, t.B, t.X))
     if n.X.dtype == wide == DataType(n.stash_type):
         plain = {k: a for k, a in n.node.attributes.items() if k in ("axis", "epsilon", "stash_type")}
@@ -194,7 +195,7 @@ def _layer(op: Builder, n: NodeView, t: Any) -> dict[str, Var | None]:
 def rms(op: Builder, n: NodeView, t: Any) -> Var | None:
     """The tangent of x / sqrt(mean(x^2) + epsilon) * scale."""
     wide = _wide(n.X.dtype, n.stash_type)
-    axes = _last_axes(op, n.X, n.axis)
+    axes = last_axes(op, n.X, n.axis)
     x, scale, t_scale, t_x = (_maybe(lambda v: op.Cast(v, to=int(wide)), v) for v in (n.X, n.scale, t.scale, t.X))
     assert x is not None
     inverse = _inverse_root(op, op.ReduceMean(x * x, axes, keepdims=1), n.epsilon)

@@ -68,7 +68,7 @@ def _axis_matrix(op: Builder, index: Var, weight: Var, side: Var) -> Var:
     return op.Squeeze(total, [2])
 
 
-@decompose("RoiAlign")
+@decompose("RoiAlign", ranks=lambda n: [dict(X="ncxy", rois=["r", 4], batch_indices="r", Y="rcXY")])
 def _roi_align(op: Builder, n: NodeView) -> Var:
     image, rois = n.X, n.rois
     height, width = n.output_height, n.output_width
@@ -146,7 +146,7 @@ def _bin_mask(op: Builder, first: Var, last: Var, bins: int, side: Var) -> Var:
     return op.And(op.GreaterOrEqual(pixel, op.Unsqueeze(low, [2])), op.Less(pixel, op.Unsqueeze(high, [2])))
 
 
-@decompose("MaxRoiPool", zeros=("rois",))
+@decompose("MaxRoiPool", zeros=("rois",), ranks=lambda n: [dict(X="ncxy", rois=["r", 5], Y="rcXY")])
 def _max_roi_pool(op: Builder, n: NodeView) -> Var:
     """Maxima over the columns of each bin, then over its rows; 0 for an empty bin. Boxes are rounded to pixels."""
     image, rois = n.X, n.rois

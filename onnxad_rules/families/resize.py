@@ -8,6 +8,7 @@ constant when a runtime loads the model. The transpose of a Resize multiplies by
 from __future__ import annotations
 
 import math
+import string
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,12 @@ from onnxad_ir.diagnostics import ModelError, describe
 from onnxad_ir.types import DataType, Dim
 from onnxad_rules.kinds import pair
 from onnxad_rules.node import NodeView
+from onnxad_rules.ranks import Choice, by_rank, unsettled
 from onnxad_rules.ruleset import NotDifferentiable
 from onnxad_rules.windows import extent, reshape
 
+#: The highest rank that is tried where nothing tells it: a batch of volumes with channels.
+MOST = 5
 #: The transformations under which enlarging by a whole factor repeats every element that often, by rounding mode.
 _REPEATS = {
     ("half_pixel", "round_prefer_floor"),
@@ -32,6 +36,17 @@ _REPEATS = {
 def _attributes(n: NodeView, **changes: Any) -> dict[str, Any]:
     drop = ("axes", "keep_aspect_ratio_policy", "extrapolation_value")
     return {k: a for k, a in n.node.attributes.items() if k not in drop} | changes
+
+
+def _ranks(n: NodeView) -> list[Choice]:
+    """Without `axes` the operands have an entry per axis; where nothing tells the rank, each up to `MOST` is tried."""
+    operands = () if n.axes else ((n.scales, 1), (n.sizes, 1), (n.roi if _crops(n) else None, 2))
+    lengths = [(v.shape[0], per) for v, per in operands if v is not None and v.shape is not None]
+    known = [d // per for d, per in lengths if isinstance(d, int) and d]
+    least = max((a + 1 if a >= 0 else -a for a in n.axes or ()), default=1)
+    ranks = known[:1] or range(least, max(least, MOST) + 1)
+    letters = string.ascii_letters
+    return [dict(X=letters[:k], Y=letters[26 : 26 + k], scales=["#s"], sizes=["#n"], roi=["#r"]) for k in ranks]
 
 
 def _axes(n: NodeView) -> tuple[int, ...]:
@@ -195,7 +210,7 @@ def _has_region(n: NodeView) -> bool:
     return True
 
 
-def _region_tangent(op: Builder, n: NodeView, t: Var) -> Var | None:
+def _region_tangent(op: Builder, n: NodeView, t: Var) -> Var:
     terms: list[Var | None] = []
     count = len(_axes(n))
     for i, axis in enumerate(_axes(n)):
@@ -204,7 +219,7 @@ def _region_tangent(op: Builder, n: NodeView, t: Var) -> Var | None:
         rank = image.rank or 0
         along_axis = by_start * start + by_end * end
         terms.append(image * op.Unsqueeze(along_axis, list(range(1, rank - axis))))
-    return op.add_n(terms)
+    return op.add_n(terms) or op.zeros_like(n.Y)
 
 
 def _region_cotangent(op: Builder, n: NodeView, ct: Var) -> Var:
@@ -234,11 +249,17 @@ def _forward(op: Builder, n: NodeView, ts: Any) -> list[Var | None]:
     _no_scales(n, tscales is not None)
     attributes = {k: a for k, a in n.node.attributes.items() if k != "extrapolation_value"}
     through = None if tx is None else op.Resize(tx, n.roi, n.scales, n.sizes, **attributes)
-    moved = _region_tangent(op, n, troi) if troi is not None and _has_region(n) else None
-    return [op.add_n([through, moved])]
+    if troi is None or not _has_region(n):
+        return [through]
+
+    def moved(inner: Builder, copies: object = None) -> list[Var]:
+        return [_region_tangent(inner, NodeView(inner, n.node, n.rules), inner.var(troi))]
+
+    choices = unsettled(op, n, _ranks(n))
+    return [op.add_n([through, *(by_rank(op, n, choices, moved, [n.Y.type]) if choices else moved(op))])]
 
 
-@pair("Resize", forward=_forward)
+@pair("Resize", forward=_forward, ranks=_ranks)
 def _reverse(op: Builder, n: NodeView, cts: Any, wanted: Any) -> list[Var | None]:
     x, roi, scales = (*wanted, False, False)[:3]
     _no_scales(n, scales)

@@ -9,12 +9,50 @@ from onnxad_ir.inline import inline_body
 from onnxad_ir.types import DataType
 from onnxad_rules.kinds import decompose, specification
 from onnxad_rules.node import NodeView
+from onnxad_rules.placing import TO_END
+from onnxad_rules.ranks import Choice
 from onnxad_rules.windows import extent, reshape
 
-specification("LinearAttention", "CausalConvWithState")
+specification(
+    "LinearAttention",
+    ranks=lambda n: [
+        dict(query="btq", key="btk", value="btv", past_state="bhde", decay="btx", beta="bty", output="bto")
+    ],
+)
 
 
-@decompose("FlexAttention", domain="ai.onnx.preview")
+def _channels(n: NodeView) -> bool:
+    """Whether the number of channels is known: the specification's body has it for an attribute."""
+    shapes = [x.shape for x, axis in ((n.input, 1), (n.weight, 0)) if x.shape and isinstance(x.shape[axis], int)]
+    return bool(shapes)
+
+
+specification("CausalConvWithState", when=_channels)
+
+
+def _causal_shapes(n: NodeView) -> list[Choice]:
+    return [dict(input="bcl", weight=["c", 1, "k"], bias="c", past_state="bcs", output="bcl")]
+
+
+@decompose("CausalConvWithState", ranks=_causal_shapes)
+def _causal_convolution(op: Builder, n: NodeView) -> dict[str, Var]:
+    """Every channel's windows times its kernel."""
+    x, w = n.input, n.weight
+    taps, length = op.extent(w, 2), op.extent(x, 2)
+    if n.past_state is None:
+        x = op.Pad(x, op.Concat(taps - 1, [0], axis=0), None, [2])
+    else:
+        x = op.Concat(n.past_state, x, axis=2)
+    windows = op.Gather(x, op.Unsqueeze(op.iota(length), [1]) + op.iota(taps), axis=2)
+    y = op.Squeeze(op.MatMul(windows, op.swap(w)), [3])
+    if n.bias is not None:
+        y = y + op.Unsqueeze(n.bias, [1])
+    if n.activation != "none":
+        y = y * op.Sigmoid(y)
+    return {"output": y, "present_state": op.Slice(x, length, [TO_END], [2])}
+
+
+@decompose("FlexAttention", domain="ai.onnx.preview", ranks=lambda n: [dict(Q="bhqd", K="bgkd", V="bgke", Y="bhqe")])
 def _flex_attention(op: Builder, n: NodeView) -> Var:
     """Attention with the author's changes to scores and probabilities written in their places.
 

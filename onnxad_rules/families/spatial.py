@@ -7,10 +7,10 @@ in PyTorch's grid_sample; between two pixels' linear pieces it is the one to the
 from __future__ import annotations
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.diagnostics import ModelError, describe
 from onnxad_rules.kinds import decompose, linear
 from onnxad_rules.node import NodeView
 from onnxad_rules.placing import TO_END
+from onnxad_rules.ranks import GRID, IMAGE, MOST_AXES, Choice, spatial
 from onnxad_rules.sampling import (
     CUBIC,
     LINEAR,
@@ -23,7 +23,7 @@ from onnxad_rules.sampling import (
     taps,
     within,
 )
-from onnxad_rules.windows import extent, per_channel, reshape
+from onnxad_rules.windows import extent, known_spatial_rank, per_channel, reshape, spatial_rank
 
 # --- GridSample
 
@@ -38,12 +38,16 @@ def _places(op: Builder, grid: Var, side: Var, align: bool) -> Var:
     return ((grid + one) * side - one) / two
 
 
-@decompose("GridSample")
+def _grid_ranks(n: NodeView) -> list[Choice]:
+    """Images, and from opset 20 on volumes."""
+    counts = (2, 3) if n.facts.since >= 20 else (2,)
+    return [dict(X="nc" + IMAGE[:k], grid=["n", *GRID[:k], k], Y="nc" + GRID[:k]) for k in counts]
+
+
+@decompose("GridSample", ranks=_grid_ranks)
 def _grid_sample(op: Builder, n: NodeView) -> Var:
     image, grid, padding = n.X, n.grid, n.padding_mode
-    if image.rank is None:
-        raise ModelError(f"the derivative of {describe(n.node)} needs the rank of X; infer or declare it")
-    axes = image.rank - 2
+    axes = spatial_rank(n, image)
     points = product(op, [extent(op, grid, a) for a in range(1, axes + 1)])
     grid = reshape(op, grid, [extent(op, grid, 0), points, axes])
     if axes > 1:  # grids list the innermost axis first
@@ -120,14 +124,20 @@ def _conv_places(op: Builder, n: NodeView, kernel: list[int | Var], grid: list[i
     return reshape(op, places, [product(op, kernel), product(op, grid), axes])
 
 
-@decompose("DeformConv")
+def _deform_ranks(n: NodeView) -> list[Choice]:
+    def shapes(k: int) -> Choice:
+        grid = GRID[:k]
+        return dict(X="nc" + IMAGE[:k], W="oiuvw"[: k + 2], offset="ns" + grid, mask="nm" + grid, Y="no" + grid)
+
+    return spatial(n, shapes, "X", "W", "offset", "mask", "Y")
+
+
+@decompose("DeformConv", ranks=_deform_ranks)
 def _deform_conv(op: Builder, n: NodeView) -> Var:
     """Columns sampled at the shifted places, then one product with the weights."""
     x, w = n.X, n.W
-    rank = next((v.rank for v in (x, w, n.offset, n.Y) if v.rank is not None), None)
-    if rank is None or x.rank is None:
-        raise ModelError(f"the derivative of {describe(n.node)} needs the rank of X; infer or declare it")
-    axes, groups, shifts = rank - 2, n.group, n.offset_group
+    axes, groups, shifts = spatial_rank(n, x), n.group, n.offset_group
+    rank = axes + 2
     batch, channels = extent(op, x, 0), extent(op, x, 1)
     own = _share(op, channels, shifts)
     kernel = list(n.kernel_shape or [extent(op, w, a) for a in range(2, rank)])
@@ -161,16 +171,12 @@ def _share(op: Builder, extent: int | Var, parts: int) -> int | Var:
 # --- Col2Im
 
 
-def _col_axes(n: NodeView, op: Builder) -> int:
-    for x in (n.image_shape, n.block_shape):
-        if x.shape is not None and isinstance(x.shape[0], int):
-            return x.shape[0]
-    if n.output.rank is not None:
-        return n.output.rank - 2
-    for name in ("strides", "dilations"):
-        if (a := n.node.attributes.get(name)) is not None:
-            return len(a)
-    raise ModelError(f"the derivative of {describe(n.node)} needs the length of image_shape; infer or declare it")
+def _col_ranks(n: NodeView) -> list[Choice]:
+    """The number of spatial axes is the length of `image_shape`."""
+    lengths = [x.shape[0] for x in (n.image_shape, n.block_shape) if x.shape is not None]
+    known = next((d for d in lengths if isinstance(d, int)), None) or known_spatial_rank(n, n.output)
+    counts = [known] if known is not None else range(1, MOST_AXES + 1)
+    return [dict(image_shape=[k], block_shape=[k], output="nc" + IMAGE[:k]) for k in counts]
 
 
 def _part(op: Builder, x: Var, i: int) -> int | Var:
@@ -183,7 +189,7 @@ def _part(op: Builder, x: Var, i: int) -> int | Var:
 
 def _col2im(op: Builder, n: NodeView, ct: Var) -> Var:
     """Blocks of the image as columns: along each axis in turn, the pixels of every block."""
-    axes = _col_axes(n, op)
+    axes = spatial_rank(n, n.output)
     ones = (1,) * axes
     stride, dilation, pads = n.strides or ones, n.dilations or ones, n.pads or (0,) * 2 * axes
     if any(pads):
@@ -205,4 +211,4 @@ def _tensor(op: Builder, extent: int | Var) -> Var:
     return op.const([extent]) if isinstance(extent, int) else extent
 
 
-linear("Col2Im", input=_col2im)
+linear("Col2Im", input=_col2im, ranks=_col_ranks)

@@ -16,7 +16,7 @@ def qkv(heads=H, keys=T):
 
 
 def check(inputs, attrs=None, **options):
-    options = dict(engine=run_in_reference, unknown_rank=False, single=False) | options
+    options = dict(engine=run_in_reference, single=False) | options
     check_rule("Attention", inputs, attrs or {}, **options)
 
 

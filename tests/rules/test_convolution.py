@@ -87,7 +87,7 @@ CONV = [
 def test_conv(extents, kernel, attrs, inside, outside, group):
     x, w, b = r((2, inside, *extents)), r((outside, inside // group, *kernel)), r((outside,))
     check("Conv", [x, w, b], {**attrs, "group": group, "kernel_shape": list(kernel)})
-    check("Conv", [x, w], {**attrs, "group": group}, unknown_rank=False)
+    check("Conv", [x, w], {**attrs, "group": group})
 
 
 TRANSPOSE = [
@@ -111,7 +111,7 @@ def test_conv_transpose(extents, kernel, attrs, inside, outside, group):
     x, w, b = r((2, inside, *extents)), r((inside, outside // group, *kernel)), r((outside,))
     single = max(attrs.get("output_padding", [0])) < min(attrs.get("strides", [9]))  # ONNX Runtime refuses more
     check("ConvTranspose", [x, w, b], {**attrs, "group": group, "kernel_shape": list(kernel)}, single=single)
-    check("ConvTranspose", [x, w], {**attrs, "group": group}, unknown_rank=False, single=single)
+    check("ConvTranspose", [x, w], {**attrs, "group": group}, single=single)
 
 
 CHANNELS = [(1, 1, 1), (2, 3, 1), (4, 2, 2), (3, 3, 3), (2, 6, 2)]
@@ -129,7 +129,7 @@ SPELLINGS = [
 def test_spellings(extents, kernel, attrs, inside, outside, group):
     """Every spelling of a kernel's gradient, by numbers of channels and taps."""
     x, w = r((2, inside, *extents)), r((outside, inside // group, *kernel))
-    check("Conv", [x, w], {**attrs, "group": group}, unknown_rank=False, symbolic=False)
+    check("Conv", [x, w], {**attrs, "group": group}, symbolic=False)
 
 
 @pytest.mark.parametrize("outside", [12, 5])
@@ -137,7 +137,7 @@ def test_spellings(extents, kernel, attrs, inside, outside, group):
 def test_fewer_places_than_channels(attrs, outside):
     """Windows of many channels: the smaller of windows and kernel is transposed."""
     x, w = r((1, 9, 4, 4)), r((outside, 9, 3, 2))
-    check("Conv", [x, w], attrs, unknown_rank=False, symbolic=False)
+    check("Conv", [x, w], attrs, symbolic=False)
 
 
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])

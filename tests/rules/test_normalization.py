@@ -86,7 +86,7 @@ GROUPS = [((2, 4, 3), 2), ((2, 6, 2, 3), 3), ((2, 4, 3), 1), ((2, 3, 4), 3)]
 @pytest.mark.parametrize("shape, groups", GROUPS)
 def test_group_normalization(shape, groups):
     attrs = dict(num_groups=groups, epsilon=0.1, stash_type=11)
-    check_rule("GroupNormalization", [r(shape), r(shape[1]), r(shape[1])], attrs, unknown_rank=False)
+    check_rule("GroupNormalization", [r(shape), r(shape[1]), r(shape[1])], attrs)
 
 
 @pytest.mark.parametrize("opset", [18, 21])

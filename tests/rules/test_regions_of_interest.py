@@ -19,19 +19,19 @@ def test_roi_align(mode, transform, samples):
     attrs |= dict(output_height=3, output_width=2)
     images = np.asarray([1, 0, 1, 0])
     # newer opsets have no kernel in ONNX Runtime
-    check_rule("RoiAlign", [r((2, 3, 6, 7)), BOXES, images], attrs, opset=18, unknown_rank=False, h=1e-5, rtol=1e-5)
+    check_rule("RoiAlign", [r((2, 3, 6, 7)), BOXES, images], attrs, opset=18, h=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("samples", [0, 2])
 def test_roi_align_of_one_image(samples):
     inputs = [r((1, 3, 6, 7)), BOXES[:2], np.zeros(2, np.int64)]
-    check_rule("RoiAlign", inputs, dict(sampling_ratio=samples), opset=18, unknown_rank=False, h=1e-5, rtol=1e-5)
+    check_rule("RoiAlign", inputs, dict(sampling_ratio=samples), opset=18, h=1e-5, rtol=1e-5)
 
 
 def test_roi_align_without_regions():
     attrs = dict(sampling_ratio=2, output_height=3, output_width=2)
     inputs = [r((2, 3, 6, 7)), BOXES[:0], np.zeros(0, np.int64)]
-    check_rule("RoiAlign", inputs, attrs, opset=18, unknown_rank=False)
+    check_rule("RoiAlign", inputs, attrs, opset=18)
 
 
 @pytest.mark.parametrize("attrs", [dict(pooled_shape=[3, 2]), dict(pooled_shape=[2, 3], spatial_scale=0.7)])

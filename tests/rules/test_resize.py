@@ -15,7 +15,7 @@ def check(x, attrs, scales=None, sizes=None, roi=None, **options):
     inputs = [x, roi, scales if scales is None else np.asarray(scales, np.float32)]
     inputs += [] if sizes is None else [np.asarray(sizes, np.int64)]
     constants = [i for i in (1, 2, 3) if i < len(inputs) and inputs[i] is not None]
-    options = dict(unknown_rank=False, wrt=(0,)) | options
+    options = dict(wrt=(0,)) | options
     check_rule("Resize", inputs, attrs, constants=constants, **options)
 
 
@@ -81,9 +81,9 @@ def test_operands_at_run_time():
     x = r((1, 2, 4, 5))
     for attrs in (dict(mode="linear"), dict(mode="nearest")):
         inputs = [x, None, np.array([1, 1, 2, 0.7], np.float32)]
-        check_rule("Resize", inputs, attrs, wrt=(0,), unknown_rank=False, order=1)
+        check_rule("Resize", inputs, attrs, wrt=(0,), order=1)
         inputs = [x, None, None, np.array([1, 2, 3, 7], np.int64)]
-        check_rule("Resize", inputs, attrs, wrt=(0,), unknown_rank=False, order=1)
+        check_rule("Resize", inputs, attrs, wrt=(0,), order=1)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_region_of_interest(shape, sizes):
     # outside the image by more than a finite difference, or well inside
     roi = np.array([0, 0, 0.31, -0.21, 1, 1, 0.83, 1.34])[[2, 3, 6, 7]]
     inputs = [r(shape), roi, None, np.array(sizes[2:], np.int64)]
-    check_rule("Resize", inputs, {**attrs, "axes": [2, 3]}, constants=(3,), unknown_rank=False, single=False)
+    check_rule("Resize", inputs, {**attrs, "axes": [2, 3]}, constants=(3,), single=False)
 
 
 def test_scales_are_refused():

@@ -20,7 +20,7 @@ def region(name, lines):
 @pytest.mark.parametrize("attrs", [{}, dict(scale=0.3), dict(softmax_precision=int(TensorProto.DOUBLE))])
 def test_flex_attention(heads, attrs):
     q, k, v = r((2, heads[0], 3, 4)), r((2, heads[1], 5, 4)), r((2, heads[1], 5, 2))
-    options = dict(domain=PREVIEW, engine=run_in_reference, single=False, unknown_rank=False)
+    options = dict(domain=PREVIEW, engine=run_in_reference, single=False)
     check_rule("FlexAttention", [q, k, v], attrs, **options)
 
 
@@ -28,7 +28,7 @@ def test_flex_attention(heads, attrs):
 def test_flex_attention_with_modifiers(heads):
     q, k, v = r((1, heads[0], 3, 4)), r((1, heads[1], 5, 4)), r((1, heads[1], 5, 2))
     attrs = dict(score_mod=region("cap", "out = Tanh(s)"), prob_mod=region("square", "out = Mul(s, s)"))
-    options = dict(domain=PREVIEW, engine=run_in_reference, single=False, unknown_rank=False, symbolic=False)
+    options = dict(domain=PREVIEW, engine=run_in_reference, single=False, symbolic=False)
     check_rule("FlexAttention", [q, k, v], attrs, **options)
 
 

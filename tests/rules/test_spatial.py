@@ -20,10 +20,10 @@ def shape(*dims):
 def test_grid_sample(mode, padding, align):
     attrs = dict(mode=mode, padding_mode=padding, align_corners=align)
     x, grid = r((2, 3, 4, 5)), R.uniform(-1.4, 1.4, (2, 3, 2, 2))
-    check_rule("GridSample", [x, grid], attrs, unknown_rank=False, **NEAR)
+    check_rule("GridSample", [x, grid], attrs, **NEAR)
     if mode != "cubic":  # ONNX Runtime has no cubic kernel for volumes
         x, grid = r((1, 2, 3, 4, 5)), R.uniform(-1.4, 1.4, (1, 2, 3, 1, 3))
-        check_rule("GridSample", [x, grid], attrs, unknown_rank=False, **NEAR)
+        check_rule("GridSample", [x, grid], attrs, **NEAR)
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
@@ -88,7 +88,7 @@ def test_affine_grid(align, constants):
 def test_col2im(dims, image, block, attrs, constants):
     single = len(image) == 2 or not attrs  # ONNX Runtime is wrong in three dimensions with these strides
     inputs = [r(dims), shape(*image), shape(*block)]
-    check_rule("Col2Im", inputs, attrs, constants=constants, unknown_rank=False, single=single)
+    check_rule("Col2Im", inputs, attrs, constants=constants, single=single)
 
 
 @pytest.mark.parametrize("optional", [True, False])
@@ -101,12 +101,12 @@ def test_deform_conv(attrs, grid, optional):
     x, w = r((2, 4, 5, 6)), r((6, 4 // attrs.get("group", 1), 2, 3))
     offset = R.uniform(-1.2, 1.2, (2, shifts * 12, *grid))
     inputs = [x, w, offset] + ([r((6,)), r((2, shifts * 6, *grid))] if optional else [])
-    check_rule("DeformConv", inputs, attrs, unknown_rank=False, **NEAR)
+    check_rule("DeformConv", inputs, attrs, **NEAR)
 
 
 def test_deform_conv_with_a_mask_alone():
     inputs = [r((1, 1, 4, 3)), r((2, 1, 2, 2)), R.uniform(-1, 1, (1, 8, 3, 2)), None, r((1, 4, 3, 2))]
-    check_rule("DeformConv", inputs, {}, unknown_rank=False, **NEAR)
+    check_rule("DeformConv", inputs, {}, **NEAR)
 
 
 @pytest.mark.parametrize("align", [0, 1])

@@ -22,7 +22,7 @@ def tensors(kinds, positive=()):
 
 
 def check(op, inputs, attrs, rate=0.1, step=2, outputs=4):
-    options = dict(domain=DOMAIN, opset=18, outputs=outputs, unknown_rank=False, single=False)
+    options = dict(domain=DOMAIN, opset=18, outputs=outputs, single=False)
     check_rule(op, [np.asarray(rate), np.asarray(step), *inputs], attrs, engine=run_in_reference, **options)
 
 
