@@ -456,8 +456,8 @@ def _commit(op: Builder, scratch: Builder, results: list[Value]) -> None:
             node.detach()
             continue
         op.nodes.append(node)
-        if key is not None and found is None:
-            op.scope.remember(key, node.outputs)
+        if key is not None:
+            op.scope.memo.setdefault(key, node.outputs)
         for v in node.outputs:
             op.scope.define(v)
 
