@@ -2,6 +2,8 @@
 
 from onnxad_passes.api import forward, gradient, reverse, run_pipeline, unroll
 from onnxad_passes.check import CheckReport, check_derivatives
+from onnxad_passes.grad_registry import GradRegistry, register_gradient_function
+from onnxad_passes.gradient_function import gradient_of_function, gradient_of_nodes
 from onnxad_passes.manager import Pass, PassManager
 from onnxad_passes.pipeline import parse_pipeline, print_pipeline
 from onnxad_passes.unroll import UnrollTooLarge
@@ -9,6 +11,7 @@ from onnxad_rules.ruleset import NotDifferentiable, UnsupportedOperator
 
 __all__ = [
     "CheckReport",
+    "GradRegistry",
     "NotDifferentiable",
     "Pass",
     "PassManager",
@@ -17,8 +20,11 @@ __all__ = [
     "check_derivatives",
     "forward",
     "gradient",
+    "gradient_of_function",
+    "gradient_of_nodes",
     "parse_pipeline",
     "print_pipeline",
+    "register_gradient_function",
     "reverse",
     "run_pipeline",
     "unroll",
