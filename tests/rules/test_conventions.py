@@ -35,15 +35,42 @@ class Row:
     types: dict = field(default_factory=dict)
     #: Operands of the function in PyTorch, where it has fewer.
     wrt: tuple = ()
+    #: The newest that ONNX Runtime has kernels of.
+    opset: int = 23
 
 
-def row(key, body, grads, call="", torch=None, seed=None, wrt=(), **operands):
-    return Row(
-        key, body, {k: np.asarray(v, np.float32) for k, v in operands.items()}, grads, call, torch, seed, {}, wrt
-    )
+def row(key, body, grads, call="", torch=None, seed=None, wrt=(), opset=23, **operands):
+    values = {k: np.asarray(v, np.float32) for k, v in operands.items()}
+    return Row(key, body, values, grads, call, torch, seed, {}, wrt, opset)
 
 
 ONE, TWO = [[0.0]], [[0.0, 0.0]]
+#: An image of one row.
+PIXELS = [1, 2, 4, 8]
+IMAGE = "f = Constant<value_ints = [-1]>() s = Constant<value_ints = [1, 1, 1, 4]>() i = Reshape(x, s) "
+
+
+def sampled(attributes):
+    """The image at places, two coordinates each."""
+    grid = "t = Constant<value_ints = [1, 1, -1, 2]>() q = Reshape(r, t) "
+    return f"{IMAGE} {grid} a = GridSample<{attributes}>(i, q) y = Reshape(a, f)"
+
+
+def sampled_in_torch(x, r, mode, padding):
+    import torch
+
+    places = r.reshape(1, 1, -1, 2)
+    image = x.reshape(1, 1, 1, 4)
+    return torch.nn.functional.grid_sample(image, places, mode, padding, align_corners=True).reshape(-1)
+
+
+def aligned(count, attributes=""):
+    """One sample of the image in each of some boxes, at its middle: (left + right) / 2 - 1/2 with half pixels."""
+    boxes = f"b = Constant<value_ints = {[0] * count}>() t = Constant<value_ints = [{count}, 4]>() q = Reshape(r, t) "
+    more = f", {attributes}" if attributes else ""
+    return f"{IMAGE} {boxes} a = RoiAlign<sampling_ratio = 1{more}>(i, q, b) y = Reshape(a, f)"
+
+
 ROWS = [
     row("Relu | 0", "y = Relu(x)", ONE, "F.relu(x)", x=[0]),
     row("LeakyRelu | 0", "y = LeakyRelu<alpha = 0.1>(x)", [[0.1]], "F.leaky_relu(x, 0.1)", x=[0]),
@@ -93,6 +120,19 @@ ROWS = [
     row("Range | its limits", "d = Constant<value_float = 1.0>() y = Range(s, l, d)", [3, 0], "", s=0, l=2.5),
     row("OneHot | its depth", "i = Constant<value_ints = [1]>() y = OneHot<axis = 0>(i, d, v)", [[2, 1], 0], "", v=[0, 1], d=3),
     row("Resize | nearest", "n = Constant<value_ints = [3]>() y = Resize<mode = \"nearest\">(x, , , n)", [[2, 1]], "F.interpolate(x.reshape(1, 1, 2), 3).reshape(-1)", x=[1, 2]),
+    row("Resize | its region, at a pixel", "n = Constant<value_ints = [1, 4]>() s = Constant<value_ints = [1, 4]>() f = Constant<value_ints = [-1]>() i = Reshape(x, s) a = Resize<mode = \"linear\", coordinate_transformation_mode = \"tf_crop_and_resize\">(i, r, , n) y = Reshape(a, f)", [[1, 1, 1, 1], [0, 11, 0, 22]], "", x=[1, 2, 4, 8], r=[0, 0, 1, 1]),
+    row("GridSample | at a pixel", sampled("align_corners = 1"), [[0, 1, 0, 0], [1.5, 0]], "sampled(x, r, 'bilinear', 'zeros')", x=PIXELS, r=[-1 / 3, 0]),
+    row("GridSample | at a border and beyond", sampled("align_corners = 1"), [[1, 0, 0, 1], [1.5, 0, -12, 0, 0, 0]], "sampled(x, r, 'bilinear', 'zeros')", x=PIXELS, r=[-1, 0, 1, 0, 2, 0]),
+    row("GridSample | at a border and beyond, repeated", sampled("align_corners = 1, padding_mode = \"border\""), [[1, 0, 0, 2], [0, 0, 0, 0, 0, 0]], "sampled(x, r, 'bilinear', 'border')", x=PIXELS, r=[-1, 0, 1, 0, 2, 0]),
+    row("GridSample | at a border and beyond, mirrored", sampled("align_corners = 1, padding_mode = \"reflection\""), [[1, 0, 0.75, 1.25], [0, 0, 0, 0, -6, 0]], "sampled(x, r, 'bilinear', 'reflection')", x=PIXELS, r=[-1, 0, 1, 0, 1.5, 0]),
+    row("GridSample | nearest", sampled("align_corners = 1, mode = \"nearest\""), [[0, 1, 0, 0], [0, 0]], "sampled(x, r, 'nearest', 'zeros')", x=PIXELS, r=[-0.3, 0]),
+    row("DeformConv | whole offsets", IMAGE + "t = Constant<value_ints = [1, 2, 1, 4]>() q = Reshape(r, t) w = Constant<value = float[1, 1, 1, 1] {1.0}>() a = DeformConv(i, w, q) y = Reshape(a, f)", [[1, 1, 1, 1], [-1, -2, -4, -8, 1, 2, 4, -8]], "", x=PIXELS, r=[0] * 8),
+    row("RoiAlign | a sample at a pixel", aligned(1), [[0, 1, 0, 0], [1, 0, 1, 0]], "", x=PIXELS, r=[0.5, 0, 2.5, 1]),
+    row("RoiAlign | a sample at the first or last pixel, or at most one beyond", aligned(4), [[2, 0, 0, 2], [0] * 16], "", x=PIXELS, r=[-0.5, 0, 1.5, 1, 2.5, 0, 4.5, 1, -2, 0, 1, 1, 3.5, 0, 5.5, 1]),
+    row("RoiAlign | a sample further out", aligned(2), [[0] * 4, [0] * 8], "", x=PIXELS, r=[-2.1, 0, 1, 1, 3.6, 0, 5.5, 1]),
+    row("RoiAlign | a width of 1 or less without half_pixel", aligned(2, "coordinate_transformation_mode = \"output_half_pixel\""), [[0, 0.5, 1.5, 0], [2, 0, 0, 0, 2, 0, 0, 0]], "", x=PIXELS, r=[1.25, 0, 2.25, 1, 1.25, 0, 1.75, 1]),
+    row("RoiAlign | max, ties", aligned(1, "mode = \"max\""), [[0, 0.25, 0.25, 0], [0] * 4], "", x=[1, 2, 2, 8], r=[1, 0, 3, 1]),
+    row("MaxRoiPool | ties, and its boxes", IMAGE + "t = Constant<value_ints = [1, 5]>() q = Reshape(r, t) a = MaxRoiPool<pooled_shape = [1, 1]>(i, q) y = Reshape(a, f)", [[0, 0.5, 0.5, 0], [0] * 5], "", opset=18, x=[1, 2, 2, 8], r=[0, 0, 0, 2, 0]),
     row("ArgMax, comparisons, casts to whole numbers | anywhere", "i = ArgMax(x) a = Cast<to = 1>(i) t = Cast<to = 9>(x) b = Cast<to = 1>(t) y = Add(a, b)", TWO, "", x=[1, 2]),
 ]  # fmt: skip
 
@@ -112,7 +152,7 @@ def gradients(r, mode):
         else 1
     )
     out = ", ".join(f"Y{i}" for i in range(rank))
-    text = f'<ir_version: 10, opset_import: ["" : 23]> m ({ins}) => (float[{out}] y) {{ {r.body} }}'
+    text = f'<ir_version: 10, opset_import: ["" : {r.opset}]> m ({ins}) => (float[{out}] y) {{ {r.body} }}'
     model = onnx.parser.parse_model(text)
     names = r.wrt or tuple(r.operands)
     y = evaluate(model, r.operands)["y"]
@@ -158,7 +198,7 @@ def evaluate_dropout(r):
 def test_pytorch(r):
     torch = pytest.importorskip("torch")
     values = {k: torch.tensor(v, requires_grad=not r.wrt or k in r.wrt) for k, v in r.operands.items()}
-    y = eval(r.call, {"torch": torch, "F": torch.nn.functional, **values})
+    y = eval(r.call, {"torch": torch, "F": torch.nn.functional, "sampled": sampled_in_torch, **values})
     seed = torch.ones_like(y) if r.seed is None else torch.tensor(r.seed, dtype=y.dtype).reshape(y.shape)
     y.backward(seed)
     for (k, v), want in zip([(k, v) for k, v in values.items() if v.requires_grad], r.torch or r.grads, strict=True):
