@@ -32,9 +32,14 @@ def merge_types(a: Type | None, b: Type | None, ctx: Inference) -> Type | None:
         return TensorType(a.dtype, _merge_shapes(a.shape, b.shape, ctx))
     if isinstance(a, SequenceType) and isinstance(b, SequenceType):
         return SequenceType(merge_types(a.elem, b.elem, ctx))
-    if isinstance(a, OptionalType) and isinstance(b, OptionalType):
-        return OptionalType(merge_types(a.elem, b.elem, ctx))
+    if isinstance(a, OptionalType) or isinstance(b, OptionalType):  # what one of them holds may be held by the other
+        return OptionalType(merge_types(content(a), content(b), ctx))
     return a
+
+
+def content(t: Type | None) -> Type | None:
+    """What a value of type `t` holds where that is optional, else `t` itself."""
+    return t.elem if isinstance(t, OptionalType) else t
 
 
 def _without_shape(t: Type | None) -> Type | None:
@@ -72,7 +77,16 @@ def _loop(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
     length = ctx.fresh() if trips is None else trips
     export = _Export(ctx, before)
     scanned = [export.stacked(v.type, 0, length) for v in body.outputs[1 + len(states) :]]
-    return (*(export.fresh(t) for t in states), *scanned)
+    finals = [_as_yielded(t, v.type) for t, v in zip(states, body.outputs[1:], strict=False)]
+    return (*(export.fresh(t) for t in finals), *scanned)
+
+
+def _as_yielded(state: Type | None, out: Type | None) -> Type | None:
+    """The type of a final state: an optional where the body yields one, although it may be handed what that holds, and
+    the other way round."""
+    if out is None or isinstance(state, OptionalType) == isinstance(out, OptionalType):
+        return state
+    return OptionalType(state) if isinstance(out, OptionalType) else content(state)
 
 
 def trip_count(n: Node) -> Dim | None:
@@ -258,9 +272,12 @@ def _widen(ctx: Inference, t: Type | None, widened: set[Path], at: Path = ()) ->
 
 
 def _differences(a: Type | None, b: Type | None, at: Path = ()) -> list[Path]:
-    """Where a value of type `b` is not of type `a`."""
-    if isinstance(a, SequenceType | OptionalType):
-        return _differences(a.elem, b.elem if isinstance(b, SequenceType | OptionalType) else None, (*at, "elem"))
+    """Where a value of type `b` is not of type `a`; where only one of them is optional, in what that holds."""
+    if isinstance(a, OptionalType):
+        return _differences(a.elem, content(b), (*at, "elem"))
+    b = content(b)
+    if isinstance(a, SequenceType):
+        return _differences(a.elem, b.elem if isinstance(b, SequenceType) else None, (*at, "elem"))
     if not isinstance(a, TensorType) or a.shape is None:
         return []
     s = b.shape if isinstance(b, TensorType) else None

@@ -320,7 +320,7 @@ def differences(run, feeds, direction, outputs, h, eps):
     """
 
     def at(step):
-        moved = {k: tree(lambda a, d: a + step * d, feeds[k], d) for k, d in direction.items()}
+        moved = {k: tree(lambda a, d: np.asarray(a + step * d), feeds[k], d) for k, d in direction.items()}
         results = run({**feeds, **moved})
         return {k: [np.asarray(a, np.float64) for a in leaves(results[k])] for k in outputs}
 

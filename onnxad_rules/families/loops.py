@@ -200,8 +200,8 @@ def _run_up_to(loop: LoopView, a: Adjoint) -> None:
     trips = a.op.var(loop.region.inputs[0])
     node = Node("Loop", [trips.value, None, *loop.carried], {"body": body}, ("",) * loop.count, name=a.op.label)
     node.graph = a.graph
-    for v, state in zip(node.outputs, states, strict=True):
-        v.type = state.type
+    for v, final in zip(node.outputs, loop.finals, strict=True):
+        v.type = final.type
     a.graph.nodes.insert(0, node)
     for v in again:
         a.retarget(v, node.outputs[states.index(v)])

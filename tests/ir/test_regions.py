@@ -2,12 +2,14 @@
 
 import time
 
+import onnx
+import pytest
 from onnx import parser
 
 from onnxad_ir.core import Graph
 from onnxad_ir.infer import Inference
-from onnxad_ir.proto import from_proto
-from onnxad_ir.types import SequenceType, is_anonymous
+from onnxad_ir.proto import from_proto, to_proto
+from onnxad_ir.types import OptionalType, SequenceType, TensorType, is_anonymous
 from onnxad_passes import run_pipeline
 
 
@@ -175,3 +177,43 @@ def test_what_is_declared_of_a_slice_stands_where_the_operand_has_no_rank():
       y = Scan<num_scan_inputs = 1, body = b (float[e] s, float[2] xi) => (float[h2] so) { so = Add(s, xi) }>(h, x)
     }""")
     assert shapes(m) == [(2,)]
+
+
+OPTIONAL_STATES = """g (int64 n, bool yes, {a} s) => ({b} y) {{
+  y = Loop <body = l (int64 i, bool g, {a} before) => (bool g1, {b} after) {{
+    g1 = Identity(g)
+    {body}
+  }}>(n, yes, s) }}"""
+
+
+@pytest.mark.parametrize(
+    "a, b, body",
+    [
+        ("optional(seq(float))", "seq(float)", "after = OptionalGetElement(before)"),
+        ("seq(float)", "optional(seq(float))", "h = OptionalGetElement(before) after = Optional(h)"),
+        ("optional(seq(float))", "optional(seq(float))", "h = OptionalGetElement(before) after = Optional(h)"),
+    ],
+)
+def test_the_final_state_of_a_loop_is_optional_where_its_body_yields_an_optional(a, b, body):
+    proto = parser.parse_model('<ir_version: 8, opset_import: ["" : 18]>' + OPTIONAL_STATES.format(a=a, b=b, body=body))
+    onnx.checker.check_model(proto, full_check=True)
+    m = from_proto(proto)
+    Inference(m).graph(m.graph)
+    optional = b.startswith("optional")
+    (y,), (inner,) = m.graph.outputs, m.graph.nodes[0].attributes["body"].inputs[2:]
+    assert isinstance(y.type, OptionalType) == optional
+    assert isinstance(inner.type, OptionalType) == a.startswith("optional")
+    out = to_proto(m)
+    onnx.checker.check_model(out, full_check=True)
+    assert str(out.graph.output[0].type).startswith("optional_type") == optional
+
+
+def test_what_an_optional_state_holds_is_widened():
+    """The extent of what the body hands on is another one in every iteration."""
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]> g (int64 n, bool yes, optional(float[2]) s) => (float[K] y) {
+      y = Loop <body = l (int64 i, bool g, optional(float[2]) before) => (bool g1, float[M] after) {
+        g1 = Identity(g) h = OptionalGetElement(before) after = Concat<axis = 0>(h, h) }>(n, yes, s) }""")
+    m = from_proto(proto)
+    Inference(m).graph(m.graph)
+    (y,) = m.graph.outputs
+    assert isinstance(y.type, TensorType) and y.rank == 1 and not isinstance(y.shape[0], int)

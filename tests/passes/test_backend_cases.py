@@ -39,7 +39,6 @@ EXCEPTIONS = {
     "test_range_float(16)?_type_positive_delta_expanded": "the quotient that is rounded up is a whole number",
     "test_range_bfloat16_.*_expanded": "bfloat16 runs in the reference evaluator only, Scan backwards elsewhere only",
     "test_mod_float_edge_cases_fmod_0_.*": "divisors of zero and infinity: a difference steps over jumps everywhere nearby",
-    "test_loop16_seq_none": "the type of a loop's state changes on the way, from an optional sequence to a sequence",
 }
 #: Operands that are declared not differentiable, by operator and position: inputs that feed them are left out.
 WITHHELD = {
