@@ -20,6 +20,7 @@ from onnxad_ir.diagnostics import ModelError
 from onnxad_ir.fold import FOLD_LIMIT, evaluate
 from onnxad_ir.idioms import Idioms
 from onnxad_ir.infer import Inference
+from onnxad_ir.nesting import Nesting
 from onnxad_ir.peephole import peephole
 from onnxad_ir.spelling import SPELLINGS, turn, turn_scan
 from onnxad_ir.traverse import Captures
@@ -100,11 +101,20 @@ class Scope:
     A region's scope looks into the enclosing scope, never the other way round.
     """
 
-    __slots__ = ("dims", "memo", "parent", "shapes")
+    __slots__ = ("_depth", "_jump", "_memo", "dims", "parent", "shapes", "top")
 
     def __init__(self, parent: Scope | None = None):
         self.parent = parent
-        self.memo: dict[Any, tuple[Value, ...]] = {}
+        #: The outermost scope.
+        self.top: Scope = self if parent is None else parent.top
+        #: The results of expressions by key with the scope that has them, the last one if several do; of all scopes.
+        self._memo: dict[Any, tuple[Scope, tuple[Value, ...]]] = {} if parent is None else parent._memo
+        self._depth: int = 0 if parent is None else parent._depth + 1
+        #: A scope around, so far up that every one is reached in a logarithmic number of steps.
+        self._jump: Scope = self
+        if parent is not None:
+            near, far = parent._jump, parent._jump._jump
+            self._jump = far if parent._depth + far._depth == 2 * near._depth else parent
         #: A value and axis whose extent a symbol is.
         self.dims: dict[str, tuple[Value, int]] = {}
         #: A value of a given symbolic shape.
@@ -112,12 +122,18 @@ class Scope:
 
     def expression(self, key: Any) -> tuple[Value, ...] | None:
         """The results of an equal expression."""
-        s: Scope | None = self
-        while s is not None:
-            if (found := s.memo.get(key)) is not None:
-                return found
-            s = s.parent
-        return None
+        found = self._memo.get(key)
+        return found[1] if found is not None and self._sees(found[0]) else None
+
+    def remember(self, key: Any, results: tuple[Value, ...]) -> None:
+        """Let this scope, and those inside, find the results of an expression that they do not have yet."""
+        self._memo[key] = (self, results)
+
+    def _sees(self, other: Scope) -> bool:
+        s, depth = self, other._depth
+        while s._depth > depth:
+            s = s._jump if s._jump._depth >= depth or s.parent is None else s.parent
+        return s is other
 
     def dim(self, symbol: str) -> tuple[Value, int] | None:
         """Where a symbol can be read off; outermost first."""
@@ -168,6 +184,7 @@ class Builder(Idioms):
         root: Graph | None = None,
         captures: Captures | None = None,
         survey: object = None,
+        nesting: Nesting | None = None,
     ):
         self.model = model
         self.graph = graph
@@ -180,6 +197,8 @@ class Builder(Idioms):
         self.label = label
         #: What regions read from outside, shared by all builders of a sweep.
         self.captures = Captures() if captures is None else captures
+        #: Where graphs stand in each other, shared likewise.
+        self.nesting = Nesting() if nesting is None else nesting
         #: What an analysis of the program that is differentiated found; rules know what it is.
         self.survey = survey
         #: The outermost graph: constants are put there, once, for every region to read.
@@ -201,9 +220,8 @@ class Builder(Idioms):
 
     def _child(self, graph: Graph, nodes: list[Node] | None) -> Builder:
         scope = Scope(self.scope)
-        return Builder(
-            self.model, graph, nodes, scope, self.inference, self.label, self.root, self.captures, self.survey
-        )
+        shared = self.captures, self.survey, self.nesting
+        return Builder(self.model, graph, nodes, scope, self.inference, self.label, self.root, *shared)
 
     # --- values
 
@@ -226,14 +244,11 @@ class Builder(Idioms):
                     raise TypeError(f"a floating constant {data!r} needs a dtype")
                 array = array.astype(np.int64)
         key = ("const", array.dtype, array.shape, array.tobytes())
-        top: Scope = self.scope
-        while top.parent is not None:
-            top = top.parent
-        found = top.memo.get(key)
+        found = self.scope.top.expression(key)
         if found is None:
             tensor = ir.Tensor(array, dtype=dtype)
             found = (self.root.add_constant("", tensor),)
-            top.memo[key] = found
+            self.scope.top.remember(key, found)
         return Var(self, found[0])
 
     def number(self, x: Var | Value, wanted: float | None = None) -> float | None:
@@ -345,7 +360,7 @@ class Builder(Idioms):
         for v in node.outputs:
             self.scope.define(v)
         if key is not None:
-            self.scope.memo[key] = node.outputs
+            self.scope.remember(key, node.outputs)
         return node.outputs
 
     def place_typed(self, node: Node, types: Sequence[Type | None]) -> tuple[Value, ...]:

@@ -42,42 +42,28 @@ class Cse(Pass):
         changed = False
         for body in model.bodies():
             changed |= _share_constants(body)
-            changed |= _share(body, None, model.variables)
+            changed |= _share(body, {}, model.variables)
         return changed
 
 
-class _Seen:
-    """Expressions by key; those of the graphs around a region are visible in it."""
-
-    __slots__ = ("nodes", "parent")
-
-    def __init__(self, parent: _Seen | None):
-        self.nodes: dict[Any, Node] = {}
-        self.parent = parent
-
-    def first(self, key: Any, node: Node) -> Node:
-        """The node that computed this expression first: one seen before, or this one."""
-        scope = self.parent
-        while scope is not None:
-            if (found := scope.nodes.get(key)) is not None:
-                return found
-            scope = scope.parent
-        return self.nodes.setdefault(key, node)
-
-
-def _share(graph: Graph, outer: _Seen | None, keep: Mapping[Value, int]) -> bool:
+def _share(graph: Graph, seen: dict[Any, Node], keep: Mapping[Value, int]) -> bool:
+    """Share what `seen`, the expressions of the graphs around by their keys, has, or an earlier node of `graph`."""
     changed = False
-    seen = _Seen(outer)
+    added: list[Any] = []
     kept: list[Node] = []
     for node in graph.nodes:
         for region in node.regions:
             changed |= _share(region, seen, keep)
         key = None if keep and any(v in keep for v in node.outputs) else _key(node)
-        first = node if key is None else seen.first(key, node)
+        first = node if key is None else seen.setdefault(key, node)
+        if first is node and key is not None:
+            added.append(key)
         if first is node or not _replace(graph, node, first):
             kept.append(node)
         else:
             changed = True
+    for key in added:  # a region is done: nobody else sees what it computes
+        del seen[key]
     if len(kept) != len(graph.nodes):
         graph.nodes[:] = kept
     return changed

@@ -401,17 +401,24 @@ def _decomposition(
 ) -> tuple[Builder, list[Var | None], dict[Value, Value]]:
     """The operator in terms of others, written by a scratch builder, and its results by position.
 
-    It is written on placeholders for the operands in `varied`, which `_fill` replaces. On the operands themselves, an
-    expression could turn out to be there already, or to be known from what computes an operand: nothing of what is
-    written would then lead from the operand to it, and its derivative would be lost.
+    It is written on placeholders for what is in `varied`, of its operands and of what its regions read, which `_fill`
+    replaces. On the values themselves, an expression could turn out to be there already, or to be known from what
+    computes one: nothing of what is written would then lead from it to there, and its derivative would be lost.
     """
-    scratch, operands = op.scratch(), n.node.inputs
-    holes = {v: Value("", v.type, op.graph) for v in varied if v in operands}
-    n.node.inputs = tuple(None if v is None else holes.get(v, v) for v in operands)
+    scratch, node = op.scratch(), n.node
+    operands, attributes = node.inputs, node.attributes
+    read = {*operands, *op.captures[node]}
+    holes = {v: Value("", v.type, op.graph) for v in varied if v in read}
+    node.inputs = tuple(None if v is None else holes.get(v, v) for v in operands)
+    if node.regions:
+        node.attributes = {k: clone_graph(a, dict(holes)) if isinstance(a, Graph) else a for k, a in attributes.items()}
     try:
         return scratch, decomposition(scratch, rule, n), holes
     finally:
-        n.node.inputs = operands
+        for a in node.attributes.values() if node.regions else ():
+            if isinstance(a, Graph) and a.parent is None:  # no node of what was written has adopted it
+                a.detach()
+        node.inputs, node.attributes = operands, attributes
 
 
 def _fill(holes: Mapping[Value, Value]) -> None:
@@ -456,8 +463,8 @@ def _commit(op: Builder, scratch: Builder, results: list[Value]) -> None:
             node.detach()
             continue
         op.nodes.append(node)
-        if key is not None:
-            op.scope.memo.setdefault(key, node.outputs)
+        if key is not None and found is None:
+            op.scope.remember(key, node.outputs)
         for v in node.outputs:
             op.scope.define(v)
 

@@ -70,6 +70,33 @@ def producers(region: Graph, wanted: set[Value], had: set[Value], captures: Capt
     return nodes
 
 
+def cheap_producers(region: Graph, wanted: Sequence[Value], root: Graph) -> list[Node]:
+    """The nodes of a branch to run again, ahead of its adjoint, so that it needs fewer of the values `wanted`.
+
+    Cheap operators only, on others of the values and on what comes from outside of the branch. None at all where
+    that reads more values of the branches around than are saved.
+    """
+    missing, kept, runnable = set(wanted), set[Value](), set[Value]()
+    for n in region.nodes:
+        if n.op_type in CHEAP and not n.domain and all(_is_at_hand(v, region, kept, runnable) for v in n.inputs):
+            runnable.update(n.outputs)
+        else:
+            kept.update(v for v in n.outputs if v in missing)
+    missing &= runnable
+    saved, nodes, read = len(missing), list[Node](), set[Value]()
+    for n in reversed(region.nodes):
+        if any(v in missing for v in n.outputs):
+            nodes.append(n)
+            operands = [v for v in n.inputs if v is not None and v not in kept]
+            missing.update(v for v in operands if v.graph is region)
+            read.update(v for v in operands if v.graph is not region and v.graph is not root)
+    return nodes[::-1] if len(read) <= saved else []
+
+
+def _is_at_hand(v: Value | None, region: Graph, kept: set[Value], runnable: set[Value]) -> bool:
+    return v is None or v.graph is not region or v in kept or v in runnable
+
+
 def replay(a: Adjoint, nodes: Sequence[Node]) -> None:
     """Run nodes of the primal region again in the adjoint, ahead of what is there, and let it read their results."""
     mapping: dict[Value, Value] = {}

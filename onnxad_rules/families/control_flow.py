@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value
-from onnxad_ir.types import TensorType, Type, is_floating
+from onnxad_ir.types import DataType, TensorType, Type, is_floating
 from onnxad_rules.activity import activity
 from onnxad_rules.kinds import control
 from onnxad_rules.node import NodeView
-from onnxad_rules.recompute import producers, replay
+from onnxad_rules.recompute import cheap_producers, producers, replay
 from onnxad_rules.regions import Adjoint, add_result, contradict, dummy, last, push_region
 from onnxad_rules.tangent_space import zeros
+
+#: In a branch of so many Ifs, one around another, what is cheap is computed again and not returned by all of them.
+_DEEP = 4
 
 
 def _branches(node: Node) -> tuple[Graph, Graph]:
@@ -69,27 +72,39 @@ def _provide(op: Builder, node: Node, adjoints: Sequence[Adjoint]) -> None:
     """Make the primal If yield what the adjoints of its branches read.
 
     A result that one branch has no use for is empty there. Inside of a loop, which stacks it, it has to have the same
-    shape in both branches; a value whose shape only its own branch knows is computed again instead.
+    shape in both branches; a value whose shape only its own branch knows is computed again instead. What is read deep
+    in a nest of Ifs would be one more result of each of them; what is cheap is rather computed again there.
     """
-    repeats = _repeats(op, node)
+    assert node.graph is not None
+    around = op.nesting.branches(node.graph, op.root)  # None: it may be inside of a loop
     needed: list[list[Value]] = []
     for a in adjoints:
         a.move_shapes()
         _read_results(a, node)
-        if repeats:
-            hidden = {v for v in a.residuals() if not _known_outside(op, node, v)}
-            replay(a, producers(a.region, hidden, set(), op.captures))
+        residuals, again = a.residuals(), list[Node]()
+        if around is None:
+            hidden = set(residuals) - _known_around(op, node, residuals)
+            again = producers(a.region, hidden, set(), op.captures)
+        elif around >= _DEEP:
+            again = cheap_producers(a.region, residuals, op.root)
+        if again:
+            replay(a, again)
             _read_results(a, node)
-        needed.append(a.residuals())
+            residuals = a.residuals()
+        needed.append(residuals)
+    _yield(op, node, adjoints, _pairs(*needed), exact=around is None)
+
+
+def _pairs(then: Sequence[Value], other: Sequence[Value]) -> list[tuple[Value | None, Value | None]]:
+    """Values of the one and the other branch that can share a result, as they have the same type."""
     partners: dict[Type | None, list[Value]] = {}
-    for w in reversed(needed[1]):
+    for w in reversed(other):
         partners.setdefault(w.type, []).append(w)
-    for v in needed[0]:
+    pairs: list[tuple[Value | None, Value | None]] = []
+    for v in then:
         same = partners.get(v.type)
-        _yield(op, node, adjoints, (v, same.pop() if same else None), repeats)
-    for left in partners.values():
-        for w in reversed(left):
-            _yield(op, node, adjoints, (None, w), repeats)
+        pairs.append((v, same.pop() if same else None))
+    return pairs + [(None, w) for left in partners.values() for w in reversed(left)]
 
 
 def _read_results(a: Adjoint, node: Node) -> None:
@@ -99,40 +114,54 @@ def _read_results(a: Adjoint, node: Node) -> None:
             a.retarget(v, r)
 
 
-def _yield(op: Builder, node: Node, adjoints: Sequence[Adjoint], values: Sequence[Value | None], exact: bool) -> None:
-    """One more result of an If: a value of each branch, or an unused one of that type."""
-    t = next(v.type for v in values if v is not None)
-    result = add_result(node, t)
-    if None in values and not exact and isinstance(t, TensorType) and t.shape is not None:
-        result.type = TensorType(t.dtype, tuple(op.model.fresh_dim() for _ in t.shape))
-    for a, v in zip(adjoints, values, strict=True):
-        if v is None:
-            a.region.add_output(dummy(op.inside(a.region), t, exact))
-        else:
-            a.region.add_output(v)
-            a.retarget(v, result)
+def _yield(
+    op: Builder,
+    node: Node,
+    adjoints: Sequence[Adjoint],
+    pairs: Sequence[tuple[Value | None, Value | None]],
+    exact: bool,
+) -> None:
+    """Further results of an If: a value of each branch, or for None an unused one of that type."""
+    results = list(node.outputs)
+    yields = [list(a.region.outputs) for a in adjoints]
+    builders = [op.inside(a.region) for a in adjoints]
+    empty: dict[tuple[DataType, int], Value] = {}
+    for pair in pairs:
+        t = next(v.type for v in pair if v is not None)
+        result = Value("", t, node, len(results))
+        results.append(result)
+        shared = None
+        if None in pair and not exact and isinstance(t, TensorType) and t.shape is not None:
+            result.type = TensorType(t.dtype, tuple(op.model.fresh_dim() for _ in t.shape))
+            shared = t.dtype, len(t.shape)
+        for a, v, yielded, inner in zip(adjoints, pair, yields, builders, strict=True):
+            if v is not None:
+                yielded.append(v)
+                a.retarget(v, result)
+                continue
+            filler = empty.get(shared) if shared else None
+            if filler is None:
+                filler = dummy(inner, t, exact)
+                if shared:
+                    empty[shared] = filler
+            yielded.append(filler)
+    node.outputs = tuple(results)
+    for a, yielded in zip(adjoints, yields, strict=True):
+        a.region.set_outputs(yielded)
 
 
-def _repeats(op: Builder, node: Node) -> bool:
-    """True where a node may stand inside of a loop."""
-    g = node.graph
-    while g is not op.root:
-        if g is None or g.parent is None or g.parent.op_type != "If":
-            return True
-        g = g.parent.graph
-    return False
-
-
-def _known_outside(op: Builder, node: Node, v: Value) -> bool:
-    """True where the shape of a value inside of a branch can be read off values around the If."""
-    if not isinstance(v.type, TensorType):
-        return True
-    if v.shape is None:
-        return False
-    places = [op.scope.dim(d) for d in v.shape if isinstance(d, str)]
+def _known_around(op: Builder, node: Node, values: Sequence[Value]) -> set[Value]:
+    """Those of the values inside of a branch whose shapes can be read off values around the If."""
     around = set()
     g = node.graph
     while g is not None:
         around.add(g)
         g = g.enclosing
-    return all(p is not None and p[0].graph in around for p in places)
+
+    def known(v: Value) -> bool:
+        if not isinstance(v.type, TensorType):
+            return True
+        places = [op.scope.dim(d) for d in v.shape or () if isinstance(d, str)]
+        return v.shape is not None and all(p is not None and p[0].graph in around for p in places)
+
+    return {v for v in values if known(v)}

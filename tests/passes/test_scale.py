@@ -4,12 +4,14 @@ A step that takes time with the square of the model costs 6 times as much a node
 generous because machines are busy.
 """
 
+import sys
 import time
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support import evaluate
 
 from onnxad_ir.core import Graph, Model, Node
 from onnxad_ir.parser import parse_model
@@ -154,20 +156,78 @@ def test_linear(build, name):
     raise AssertionError(f"{ratio:.1f} times as long a node when the model is {GROWTH} times as large")
 
 
-def nested_branches(depth):
-    """An If in an If in an If, `depth` times: deeper than protobuf reads, so built here."""
+def add(graph, op_type, *operands):
+    return graph.append(Node(op_type, operands)).outputs[0]
+
+
+def nested_branches(depth, before=False, after=True, both=False, own=False):
+    """An If in an If in an If, `depth` times: deeper than protobuf reads, so built here.
+
+    A branch computes something for the next If (`before`), and something of what that returns (`after`); the other one
+    computes something as well (`both`); the conditions are computed on the way (`own`) or one input.
+    """
     graph = Graph("g")
     x, c = graph.add_input("x", TensorType(DataType.FLOAT, (2, 3))), graph.add_input("c", TensorType(DataType.BOOL, ()))
     levels = [graph, *(Graph(f"then{i}") for i in range(depth))]
-    inner = levels[-1].append(Node("Sin", (x,))).outputs[0]
-    for outer, then in zip(reversed(levels[:-1]), reversed(levels[1:]), strict=True):
-        other = Graph("else")
-        other.set_outputs([other.append(Node("Exp", (x,))).outputs[0]])
-        then.set_outputs([then.append(Node("Mul", (inner, x))).outputs[0]])
-        node = Node("If", (c,), {"then_branch": then, "else_branch": other}, ("y",) if outer is graph else ("",))
-        inner = outer.append(node).outputs[0]
+    values, conditions = [x], [c]
+    for then in levels[1:]:
+        values.append(add(then, "Tanh", add(then, "Mul", values[-1], x)) if before else x)
+        conditions.append(add(then, "Not", add(then, "Not", conditions[-1])) if own else c)
+    inner = add(levels[-1], "Sin", values[-1])
+    for i in reversed(range(depth)):
+        other, then = Graph("else"), levels[i + 1]
+        other.set_outputs([add(other, "Exp", add(other, "Sin", values[i]) if both else x)])
+        then.set_outputs([add(then, "Mul", inner, values[i + 1]) if after else inner])
+        node = Node("If", (conditions[i],), {"then_branch": then, "else_branch": other}, ("y",) if i == 0 else ("",))
+        inner = levels[i].append(node).outputs[0]
     graph.set_outputs([inner])
     return Model(graph, {"": 18})
+
+
+def work(model, pipeline):
+    """How many functions are called, and how large the result is (nodes and their results)."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        out = run_pipeline(model, pipeline)
+    finally:
+        sys.setprofile(before)
+    return calls, size(out)
+
+
+def size(model):
+    """The number of nodes and their results."""
+    return sum(1 + len(n.outputs) for n in model.graph.walk())
+
+
+NESTS = {
+    "before": dict(before=True, after=False),
+    "after": dict(),
+    "both branches": dict(before=True, both=True),
+    "conditions": dict(own=True),
+}
+
+
+@pytest.mark.parametrize("pipeline", ["fold-shapes,simplify,cse,dce", "forward", "reverse"])
+@pytest.mark.parametrize("options", NESTS.values(), ids=NESTS)
+def test_work_grows_with_the_result(options, pipeline):
+    """No step costs more than linear in what it reads and writes, however deep regions are nested."""
+    run_pipeline(nested_branches(5, **options), pipeline)  # what is looked up once
+    (few, small), (many, large) = (work(nested_branches(n, **options), pipeline) for n in (20, 60))
+    assert many / large < 1.25 * few / small
+
+
+@pytest.mark.parametrize("pipeline", ["forward", "reverse", "reverse,forward{inputs=x outputs=adj_x}"])
+def test_derivatives_grow_with_the_nest(pipeline):
+    """What a branch of many Ifs hands on to its adjoint is computed again there where that is cheap."""
+    small, large = (run_pipeline(nested_branches(n, before=True, after=False), pipeline) for n in (15, 60))
+    assert size(large) < 1.1 * 4 * size(small)
 
 
 @pytest.mark.parametrize("pipeline", ["fold-shapes,simplify,cse,dce", "forward", "reverse"])
@@ -177,6 +237,27 @@ def test_hundred_levels(pipeline):
     assert print_model(parse_model(print_model(out))) == print_model(out)
 
 
-def test_nested_branches_are_right():
-    model = to_proto(run_pipeline(nested_branches(20), "reverse"))
+def nested_numbers(x, depth, before, after, both, own):
+    """What `nested_branches` returns, and its derivative, where every then-branch is taken."""
+    value, slope, values = x, np.ones_like(x), [(x, np.ones_like(x))]
+    for _ in range(depth):
+        if before:
+            value, slope = np.tanh(value * x), (1 - np.tanh(value * x) ** 2) * (value + slope * x)
+        values.append((value, slope))
+    y, dy = np.sin(value), np.cos(value) * slope
+    for v, dv in reversed(values[1:]):
+        if after:
+            y, dy = y * v, dy * v + y * dv
+    return y, dy
+
+
+@pytest.mark.parametrize("options", NESTS.values(), ids=NESTS)
+def test_nested_branches_are_right(options):
+    options = dict(before=False, after=True, both=False, own=False) | options
+    model = to_proto(run_pipeline(nested_branches(12, **options), "reverse"))
     onnx.checker.check_model(model, full_check=True)
+    x, seed = np.array([[0.5, -1.25, 0.75], [1.5, -0.5, 1.0]], np.float32), np.full((2, 3), 1.5, np.float32)
+    y, adjoint = evaluate(model, {"x": x, "c": np.array(True), "adj_y": seed}).values()
+    want, slope = nested_numbers(x.astype(np.float64), 12, **options)
+    np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(adjoint, 1.5 * slope, rtol=1e-5, atol=1e-7)
