@@ -1,8 +1,9 @@
 """Fourier transforms: DFT and STFT.
 
 A transform of complex numbers is the matrix F = exp(-2 pi i k n / N), of which the inverse transform is conj(F) / N.
-F is symmetric and the adjoint of a real map of pairs (re, im) is the conjugate transpose, so the adjoint of the one is
-N times, or 1 / N times, the other. What real signals and one-sided spectra drop of the pairs comes back as zeros.
+F is symmetric and the adjoint of a real map of pairs (re, im) is the conjugate transpose, so the adjoint of the inverse
+is F / N, and that of F is conj(F), which takes x to the conjugate of F conj(x). What real signals and one-sided spectra
+drop of the pairs comes back as zeros.
 """
 
 from __future__ import annotations
@@ -77,9 +78,13 @@ def _dft_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
     x, axis = n.input, _axis(op, n)
     length = _length(op, n, axis)
     count, bins = op.cast_like(length, ct), length
+    last = None if x.shape is None else x.shape[-1]
     if not n.inverse:
+        # N times the inverse by conjugation: ONNX Runtime (seen in 1.32) divides by N in single precision;
         # a one-sided cotangent is short: the transform fills it up with zeros
-        out = dft(op, ct, length, axis, inverse=True) * count
+        conjugate = op.const([1, -1], ct.dtype)
+        out = dft(op, ct * conjugate, length, axis)
+        out = out if last == 1 else out * conjugate
     elif not n.onesided:
         out = dft(op, ct, length, axis) / count
     else:
@@ -91,7 +96,6 @@ def _dft_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
         out = dft(op, ct, length, axis, onesided=True)
         out = out * _along(op, share, out, axis)
     out = _fit(op, out, axis, bins, _size(op, x, axis))
-    last = None if x.shape is None else x.shape[-1]
     if last != 2:  # the imaginary part of a real signal
         out = op.Slice(out, [0], op.extent(x, -1), [-1])
     return op.fit_type(out, x)
