@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from onnxad_passes import forward, reverse
 from onnxad_rules.testing import check_rule, differentiate, finite_difference, one_node, run_in_reference, runner
 
 R = np.random.default_rng(0)
@@ -60,6 +61,54 @@ def test_a_modifier_that_reads_a_differentiated_value():
         t, h = r(x.shape), 1e-5
         want = (f(**{**names, name: x + h * t}) - f(**{**names, name: x - h * t})) / (2 * h)
         assert float((g * t).sum()) == pytest.approx(want, rel=1e-7), name
+
+
+@pytest.mark.parametrize("flex_first", [True, False])
+def test_what_a_modifier_computes_is_not_taken_from_elsewhere(flex_first):
+    """The slope of Sin(b) is Cos(b), which the region computes as well: it is a part of another derivative there."""
+    names = dict(q=r((1, 2, 3, 4)), k=r((1, 2, 5, 4)), v=r((1, 2, 5, 2)), b=r((5,)))
+    mods = dict(
+        score_mod=region("bias", "t = Cos(b) out = Add(s, t)"), prob_mod=region("p", "t = Cos(b) out = Mul(s, t)")
+    )
+    nodes = [
+        helper.make_node("FlexAttention", ["q", "k", "v"], ["y"], domain=PREVIEW, **mods),
+        helper.make_node("Sin", ["b"], ["z"]),
+    ]
+    ins = [helper.make_tensor_value_info(n, TensorProto.DOUBLE, x.shape) for n, x in names.items()]
+    outs = [helper.make_tensor_value_info(n, TensorProto.DOUBLE, s) for n, s in (("y", (1, 2, 3, 2)), ("z", (5,)))]
+    graph = helper.make_graph(nodes if flex_first else nodes[::-1], "g", ins, outs)
+    imports = [helper.make_opsetid("", 26), helper.make_opsetid(PREVIEW, 1)]
+    primal = helper.make_model(graph, opset_imports=imports, ir_version=12)
+
+    def f(q, k, v, b):
+        p = np.exp(q @ k.swapaxes(2, 3) / 2 + np.cos(b))
+        return p / p.sum(-1, keepdims=True) * np.cos(b) @ v
+
+    def run(m, feeds):
+        """The model with the value of FlexAttention, which nobody runs and no derivative computes again, put in."""
+        assert sum(n.op_type == "FlexAttention" for n in m.graph.node) == 1
+        keep = [n for n in m.graph.node if n.op_type != "FlexAttention"]
+        del m.graph.node[:]
+        m.graph.node.extend(keep)
+        m.graph.initializer.append(onnx.numpy_helper.from_array(f(*(feeds[k] for k in names)), "y"))
+        return dict(zip([o.name for o in m.graph.output], run_in_reference(m)(feeds), strict=True))
+
+    t, h = {n: r(x.shape) for n, x in names.items()}, 1e-5
+    seeds = {"adj_y": r((1, 2, 3, 2)), "adj_z": r((5,))}
+    up, down = ({n: x + s * t[n] for n, x in names.items()} for s in (h, -h))
+    want = (f(**up) - f(**down)) / (2 * h)
+    got = run(forward(primal, layout="single"), {**names, **{f"fwd_{n}": x for n, x in t.items()}})
+    np.testing.assert_allclose(got["fwd_y"], want, rtol=1e-6, atol=1e-8)
+    adj = reverse(primal, layout="single")
+    second = forward(adj, list(names), [f"adj_{n}" for n in names], prefix="d_", layout="single")
+    a, b = (run(onnx.ModelProto.FromString(adj.SerializeToString()), {**x, **seeds}) for x in (up, down))
+    got = run(second, {**names, **seeds, **{f"d_{n}": x for n, x in t.items()}})
+    along = sum(float((got[f"adj_{n}"] * x).sum()) for n, x in t.items())
+    expected = float((want * seeds["adj_y"]).sum() + (seeds["adj_z"] * np.cos(names["b"]) * t["b"]).sum())
+    assert along == pytest.approx(expected, rel=1e-6)
+    for n in names:
+        differences = (a[f"adj_{n}"] - b[f"adj_{n}"]) / (2 * h)
+        np.testing.assert_allclose(got[f"d_adj_{n}"], differences, rtol=1e-5, atol=1e-7)
 
 
 def check_single(op, inputs, attrs, outputs=2):

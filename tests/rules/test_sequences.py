@@ -115,3 +115,15 @@ def test_optional():
       y = Mul(s, d)
     }""")
     check_model(m, {"a": normal(2), "b": normal(2)})
+
+
+def test_what_a_region_computes_is_not_taken_from_elsewhere():
+    """The slopes of Sin(b) and Cos(b) are what the region of SequenceMap computes: parts of other derivatives there."""
+    m = model("""g (double[2] x, double[2] b) => (double[4] y, double[2] u, double[2] w) {
+      u = Sin(b)
+      s = SequenceConstruct(x, b)
+      r = SequenceMap<body = f (double[2] e) => (double[2] p) { t = Cos(b) q = Sin(b) h = Mul(e, t) p = Add(h, q) }>(s)
+      y = ConcatFromSequence<axis = 0>(r)
+      w = Cos(b)
+    }""")
+    check_model(m, {"x": normal(2), "b": normal(2)})
