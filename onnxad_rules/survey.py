@@ -96,6 +96,10 @@ class Survey:
         """The facts about a node; of one that is not in the program, those around it."""
         return self._program.facts.get(node, 0) | self.around
 
+    def angle(self, node: Node) -> Node | None:
+        """Of a Div that nothing in the program but an Atan beside it reads, the Atan; of that, the Div."""
+        return self._program.angles.get(node)
+
     def inside(self, region: Graph, nodes: Sequence[Node]) -> Survey:
         """The survey of the nodes of a region of a node of the program; what is new there has the facts of that node.
 
@@ -126,6 +130,9 @@ class _Program:
         #: What a value becomes across borders, and what it was.
         self._after: dict[Value, list[Value]] = {}
         self._before: dict[Value, list[Value]] = {}
+        #: See `Survey.angle`. What a derivative adds reads the quotient at most, and is not counted.
+        self.angles: dict[Node, Node] = {}
+        tangents: list[Node] = []
         selected: list[Value] = []
         steep_start: list[Value] = []
         steep_end: list[Value] = []
@@ -133,6 +140,8 @@ class _Program:
         for n in self._walk():
             self.facts[n] = 0
             self._is[n] = effects = self._effects_of(n)
+            if n.key == ("", "Atan"):
+                tangents.append(n)
             if effects & (SELECTS | STEEP_START):
                 operands = [v for v in n.inputs if v is not None]
                 if effects & SELECTS:
@@ -143,6 +152,8 @@ class _Program:
                 steep_end += n.outputs
             if effects & WILD_END:
                 wild_end += n.outputs
+        for n in tangents:
+            self._find_angle(n)
         for g in self.reads:
             selected += self._may_be_unread(g)
         self._dropped = self._backward(selected, CARRIES)
@@ -156,6 +167,14 @@ class _Program:
             for v in values:
                 for u in v.users:
                     self._mark(u, fact)
+
+    def _find_angle(self, atan: Node) -> None:
+        q = atan.inputs[0]
+        div = q.producer if q is not None else None
+        if q is None or div is None or div.key != ("", "Div") or div not in self.facts or div.graph is not atan.graph:
+            return
+        if all(u is atan or (isinstance(u, Node) and u not in self.facts) for u in q.users):
+            self.angles |= {div: atan, atan: div}
 
     def _mark(self, node: Node | Graph | None, fact: int) -> None:
         if isinstance(node, Node) and node in self.facts:

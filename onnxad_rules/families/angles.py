@@ -10,30 +10,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.core import Node
 from onnxad_rules.families import arithmetic, mathematics  # noqa: F401  (their rules are declared first, tried last)
 from onnxad_rules.kinds import elementwise, pair
 from onnxad_rules.node import NodeView
 from onnxad_rules.ruleset import default_rules
+from onnxad_rules.survey import Survey
 
 
-def _is_angle(n: NodeView, quotient: Node | None) -> bool:
-    """True for a quotient that nothing but an arc tangent reads, both with the rules of this package."""
-    if quotient is None or quotient.op_type != "Div" or quotient.domain:
+def _is_angle(n: NodeView) -> bool:
+    """True for a quotient that nothing but an arc tangent reads, and that one, both with the rules of this package.
+
+    The survey says so, and says the same at both nodes, whatever the derivative has come to read in between.
+    """
+    survey = n.op.survey
+    other = survey.angle(n.node) if isinstance(survey, Survey) else None
+    if other is None:
         return False
-    (q,) = quotient.outputs
-    if q in n.op.model.variables or sum(q.users.values()) != 1:
-        return False
-    (user,) = q.users
-    return (
-        isinstance(user, Node)
-        and user.key == ("", "Atan")
-        and user.graph is quotient.graph
-        and all(n.rules.candidates(p) == default_rules().candidates(p) for p in (user, quotient))
+    q = n.node.outputs[0] if n.node.op_type == "Div" else n.node.inputs[0]
+    return q not in n.op.model.variables and all(
+        n.rules.candidates(p) == default_rules().candidates(p) for p in (n.node, other)
     )
 
 
-elementwise("Atan", input=1, when=lambda n: _is_angle(n, n.input.value.producer))
+elementwise("Atan", input=1, when=_is_angle)
 
 
 def _push(op: Builder, n: NodeView, ts: Sequence[Var | None]) -> list[Var | None]:
@@ -44,7 +43,7 @@ def _push(op: Builder, n: NodeView, ts: Sequence[Var | None]) -> list[Var | None
     return [None if total is None else total / (x * x + y * y)]
 
 
-@pair("Div", when=lambda n: _is_angle(n, n.node), forward=_push)
+@pair("Div", when=_is_angle, forward=_push)
 def _pull(op: Builder, n: NodeView, cts: Sequence[Var], wanted: Sequence[bool]) -> list[Var | None]:
     """By hand, because both modes know what the next node is."""
     y, x = n.A, n.B

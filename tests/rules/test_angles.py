@@ -59,3 +59,21 @@ def test_a_quotient_with_another_use_is_a_quotient(body, outputs, inputs):
     assert np.allclose(got["adj_y"], want / x)
     if "q" in inputs:
         assert np.allclose(got["adj_q"], want)
+
+
+@pytest.mark.parametrize("inputs", ["double[N,3] y, double[M] x", "double y, double x"], ids=["symbols", "no ranks"])
+def test_a_derivative_that_reads_the_quotient_does_not_change_what_it_is(inputs):
+    """Its shape, in forward mode; the quotient itself, which the derivative of a logarithm needs as well."""
+    m = model("q = Div(y, x) a = Atan(q) l = Log(x) b = Mul(y, l)", inputs, "double[P,3] a, double[P,3] b")
+    if "[" not in inputs:
+        for i in m.graph.input:
+            i.type.tensor_type.ClearField("shape")
+    x, ct = np.array([0.7, 1.5, 2.0]), np.array([[0.3, -1.0, 2.0], [1.0, 0.5, -0.7]])
+    ty, tx = ct + 1, np.array([0.2, -0.4, 1.0])
+    square = x**2 + Y**2
+    got = evaluate(forward(m, layout="single"), {"x": x, "y": Y, "fwd_y": ty, "fwd_x": tx})
+    assert np.allclose(got["fwd_a"], (x * ty - Y * tx) / square)
+    assert np.allclose(got["fwd_b"], ty * np.log(x) + Y / x * tx)
+    got = evaluate(reverse(m, layout="single"), {"x": x, "y": Y, "adj_a": ct, "adj_b": ty})
+    assert np.allclose(got["adj_y"], ct * x / square + ty * np.log(x))
+    assert np.allclose(got["adj_x"], (ty * Y / x - ct * Y / square).sum(0))
