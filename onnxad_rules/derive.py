@@ -98,14 +98,14 @@ def pull(op: Builder, node: Node, cotangents: Cotangents, active: Callable[[Valu
     n = NodeView(op, node, rules)
     rule = find(rules, n)
     cts = [total(op, cotangents, v) for v in node.outputs]
-    targets = dict.fromkeys(v for v, w in zip(node.inputs, wanted, strict=True) if w and v is not None)
-    targets.update(dict.fromkeys(captured))
     if rule.ranks is not None:
         if choices := unsettled(op, n, rule.ranks(n)):
+            targets = _targets(node, wanted, captured)
             pull_by_rank(op, n, choices, cts, targets, cotangents, pull)
             return
         cts = ranked(op, cts, node.outputs)
     if rule.kind in _PULL_BY_VALUE:
+        targets = _targets(node, wanted, captured)
         for target, ct in _PULL_BY_VALUE[rule.kind](op, rule, n, cts, targets):
             cotangents.setdefault(target, []).append(op.fit_type(ct, op.var(target)))
         return
@@ -114,6 +114,12 @@ def pull(op: Builder, node: Node, cotangents: Cotangents, active: Callable[[Valu
     for v, c, w in zip(node.inputs, _PULL[rule.kind](op, rule, n, cts, wanted), wanted, strict=False):
         if c is not None and w and v is not None:
             cotangents.setdefault(v, []).append(op.fit_type(c, op.var(v)))
+
+
+def _targets(node: Node, wanted: Sequence[bool], captured: Iterable[Value]) -> dict[Value, None]:
+    """What a node has contributions for, operands first."""
+    own = (v for v, w in zip(node.inputs, wanted, strict=True) if w and v is not None)
+    return dict.fromkeys([*own, *captured])
 
 
 def _blind(n: NodeView) -> UnsupportedOperator:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.diagnostics import ModelError, describe
+from onnxad_ir.diagnostics import describe
 from onnxad_ir.shape_rules_contrib import DOMAIN
 from onnxad_ir.types import DataType
 from onnxad_rules.kinds import decompose
 from onnxad_rules.node import NodeView
+from onnxad_rules.ranks import Choice
 from onnxad_rules.ruleset import UnsupportedOperator
 
 
@@ -72,7 +73,21 @@ def _attend(op: Builder, n: NodeView, q: Var, k: Var, v: Var, mask: Var | None) 
     return joined_heads(op, op.MatMul(op.Softmax(scores, axis=-1), v))
 
 
-@decompose("MultiHeadAttention", domain=DOMAIN)
+def _masks(mask: Var | None) -> list[str]:
+    """A mask of lengths, of keys, or of keys for each query."""
+    return ["b", "bt", "bqt"] if mask is not None else ["b"]
+
+
+def _multi_head_ranks(n: NodeView) -> list[Choice]:
+    """Heads of keys and values side by side, or apart."""
+    if n.key is None or n.value is None:
+        return []
+    masks = _masks(n.key_padding_mask)
+    forms: list[Choice] = [dict(key="bsk", value="bsv"), dict(key="bhsd", value="bhse")]
+    return [{**form, "query": "bqm", "key_padding_mask": mask, "output": "bqo"} for form in forms for mask in masks]
+
+
+@decompose("MultiHeadAttention", domain=DOMAIN, ranks=_multi_head_ranks)
 def _multi_head(op: Builder, n: NodeView) -> dict[str, Var]:
     q, k, v = n.query, n.key, n.value
     if k is None or v is None or q.rank != 3 or any(x.rank not in (3, 4) for x in (k, v)):
@@ -93,7 +108,11 @@ def _multi_head(op: Builder, n: NodeView) -> dict[str, Var]:
     return {"output": _attend(op, n, q, k, v, n.key_padding_mask), "present_key": k, "present_value": v}
 
 
-@decompose("Attention", domain=DOMAIN)
+def _self_ranks(n: NodeView) -> list[Choice]:
+    return [dict(input="bqi", weights="iw", mask_index=mask, output="bqo") for mask in _masks(n.mask_index)]
+
+
+@decompose("Attention", domain=DOMAIN, ranks=_self_ranks)
 def _attention(op: Builder, n: NodeView) -> dict[str, Var]:
     """Multi-head attention of a sequence with itself, with the projections of queries, keys and values in it."""
     if n.past_present_share_buffer or n.past_sequence_length is not None or n.do_rotary:
@@ -130,7 +149,13 @@ def turned(op: Builder, x: Var, cos: Var, sin: Var, interleaved: int) -> Var:
     return op.Concat(*both, axis=3)
 
 
-@decompose("RotaryEmbedding", domain=DOMAIN)
+def _rotary_ranks(n: NodeView) -> list[Choice]:
+    """Heads apart or side by side; a place for every token, or one for all sequences."""
+    forms = [dict(input=form, output=form) for form in ("bhsd", "bsm")]
+    return [{**form, "position_ids": at} for form in forms for at in ("bs", ["one"])]
+
+
+@decompose("RotaryEmbedding", domain=DOMAIN, ranks=_rotary_ranks)
 def _rotary(op: Builder, n: NodeView) -> Var:
     x = n.input
     if x.rank == 3:  # [batch, sequence, heads * size]
@@ -138,8 +163,6 @@ def _rotary(op: Builder, n: NodeView) -> Var:
         heads = op.const([n.num_heads]) if n.num_heads else op.extent(x, 2) / (op.extent(n.cos_cache, 1) * 2)
         x = op.Transpose(op.Reshape(x, op.Concat([0, 0], heads, [-1], axis=0)), perm=[0, 2, 1, 3])
     at = n.position_ids
-    if at.rank is None or x.rank is None:
-        raise ModelError(f"the derivative of {describe(n.node)} needs the ranks of its operands")
     if at.rank == 1:  # the place of the first of a sequence
         at = at + op.iota(op.extent(x, 2))
     cos, sin = (op.Gather(v, at, axis=0) for v in (n.cos_cache, n.sin_cache))

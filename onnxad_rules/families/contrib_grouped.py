@@ -16,6 +16,7 @@ from onnxad_ir.types import DataType
 from onnxad_rules.families.contrib_attention import joined_heads, refuse, scaled_query, split_heads, turned
 from onnxad_rules.kinds import decompose
 from onnxad_rules.node import NodeView
+from onnxad_rules.ranks import Choice
 
 
 def _check(n: NodeView) -> None:
@@ -30,7 +31,11 @@ def _check(n: NodeView) -> None:
         raise refuse(n, "with the scores for a result")
 
 
-@decompose("GroupQueryAttention", domain=DOMAIN)
+def _ranks(n: NodeView) -> list[Choice]:
+    return [dict(query="bsq", key="bsk", value="bsv", cos_cache="pr", sin_cache="pr", output="bso")]
+
+
+@decompose("GroupQueryAttention", domain=DOMAIN, ranks=_ranks)
 def _grouped(op: Builder, n: NodeView) -> dict[str, Var]:
     _check(n)
     q, k, v = _operands(op, n)

@@ -5,7 +5,7 @@ import onnx.parser
 import pytest
 
 from onnxad_passes import forward, reverse
-from onnxad_rules.testing import differentiate, finite_difference, one_node, run_in_reference, runner
+from onnxad_rules.testing import differentiate, finite_difference, one_node, run_in_ort, run_in_reference, runner
 
 R = np.random.default_rng(0)
 r = R.standard_normal
@@ -106,3 +106,50 @@ def test_fixed_ranks_cost_no_node():
         assert "If" not in {n.op_type for n in first.graph.node}
         counts.append(len(first.graph.node))
     assert counts[1] <= counts[0] + 4  # the four that hide the ranks
+
+
+def single(*dims):
+    return r(dims).astype(np.float32)
+
+
+MS = "com.microsoft"
+TABLES = [
+    np.cos(np.arange(12.0)).reshape(6, 2).astype(np.float32),
+    np.sin(np.arange(12.0)).reshape(6, 2).astype(np.float32),
+]
+ATTENTION = [single(2, 3, 8), single(2, 5, 8), single(2, 5, 8)]
+APART = [single(2, 3, 8), single(2, 2, 5, 4), single(2, 2, 5, 4)]
+SEQUENCES = [np.full(2, 2, np.int32), np.asarray(3, np.int32)]
+GROUPED = [single(2, 3, 16), single(2, 3, 8), single(2, 3, 8), single(2, 1, 0, 8), single(2, 1, 0, 8), *SEQUENCES]
+KEYS = np.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+
+
+@pytest.mark.parametrize(
+    "op, inputs, attrs, outputs",
+    [
+        ("FusedMatMul", [single(4, 2, 3), single(2, 4, 5)], dict(transA=1, transBatchA=1), 1),
+        ("RotaryEmbedding", [single(2, 2, 3, 4), np.asarray([[0, 2, 1], [3, 4, 5]]), *TABLES], {}, 1),
+        ("RotaryEmbedding", [single(2, 3, 8), np.asarray([1]), *TABLES], {}, 1),
+        ("MultiHeadAttention", ATTENTION, dict(num_heads=2), 1),
+        ("MultiHeadAttention", [*ATTENTION, None, KEYS.sum(1).astype(np.int32)], dict(num_heads=2), 1),
+        ("MultiHeadAttention", APART, dict(num_heads=2), 1),
+        ("Attention", [single(2, 5, 6), single(6, 12), single(12), KEYS], dict(num_heads=2), 1),
+        ("GroupQueryAttention", GROUPED, dict(num_heads=2, kv_num_heads=1), 3),
+        ("SkipLayerNormalization", [single(2, 3, 4), single(2, 3, 4), single(4)], {}, 1),
+    ],
+)
+def test_operators_of_onnx_runtime(op, inputs, attrs, outputs):
+    """Without ranks the same as with them."""
+    feeds = {f"x{i}": x for i, x in enumerate(inputs) if x is not None}
+    ys = run_in_ort(one_node(op, inputs, attrs, outputs, MS, 18))(feeds)
+    feeds |= {f"s_{k}": shape(*x.shape) for k, x in feeds.items()} | {
+        f"adj_y{i}": single(*y.shape) for i, y in enumerate(ys)
+    }
+    feeds |= {f"fwd_{k}": single(*x.shape) for k, x in feeds.items() if x.dtype == np.float32}
+    for mode in ("forward", "reverse"):
+        want, got = (
+            run_in_ort(differentiate(one_node(op, inputs, attrs, ys, MS, 18, shapes), mode))(feeds)
+            for shapes in ("static", "unknown")
+        )
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5)
