@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from onnxad_ir.core import Graph, Node, Value
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.traverse import Captures
-from onnxad_ir.types import can_vary
 from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
 
 
@@ -67,7 +66,7 @@ def _varies(n: Node, varied: set[Value], rules: Ruleset, captures: Captures) -> 
         allowed = rules.differentiable(n)
         if any(v in varied and ok for v, ok in zip(n.inputs, allowed, strict=True)):
             return True
-    return bool(n.regions) and any(v in varied and can_vary(v.type) for v in captures[n])
+    return bool(n.regions) and any(v in varied and rules.carries(n, v) for v in captures[n])
 
 
 #: What to do about the operators of a whole domain.

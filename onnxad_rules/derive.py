@@ -14,7 +14,7 @@ from onnxad_ir.builder import Builder, Var, expression_key
 from onnxad_ir.core import Graph, Node, Value, clone_graph
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.peephole import same_shape
-from onnxad_ir.types import TensorType, can_vary, is_floating
+from onnxad_ir.types import TensorType, is_floating
 from onnxad_rules.activity import varying
 from onnxad_rules.context import survey_inside
 from onnxad_rules.kinds import Decompose, Multilinear, Pair, Pushforward, Rule, Times
@@ -92,7 +92,7 @@ def pull(op: Builder, node: Node, cotangents: Cotangents, active: Callable[[Valu
         return
     allowed = rules.differentiable(node)
     wanted = [v is not None and ok and active(v) for v, ok in zip(node.inputs, allowed, strict=True)]
-    captured = [v for v in op.captures[node] if active(v) and can_vary(v.type)] if node.regions else []
+    captured = [v for v in op.captures[node] if active(v) and rules.carries(node, v)] if node.regions else []
     if not captured and not any(wanted):
         return
     n = NodeView(op, node, rules)

@@ -24,9 +24,10 @@ from onnxad_rules.context import facts_of
 from onnxad_rules.derive import Cotangents, pull, total
 from onnxad_rules.kinds import Pair, Rule
 from onnxad_rules.node import NodeView
-from onnxad_rules.regions import add_result, push_region
+from onnxad_rules.regions import add_result, last, push_region
 from onnxad_rules.ruleset import Ruleset
 from onnxad_rules.survey import Survey
+from onnxad_rules.tangent_space import at_border, tangent_type
 
 Key: TypeAlias = tuple[str, str, str]
 #: A constant of at most this many elements is repeated in the adjoint; a larger one is handed to it.
@@ -38,7 +39,9 @@ def with_functions(rules: Ruleset, model: Model) -> Ruleset:
     if not model.functions:
         return rules
     calls, effects = _Calls(model), dict[Key, int]()
-    calls.rules = rules.merge(calls.rule(f) for f in list(model.functions.values()))
+    functions = list(model.functions.values())
+    whole = {(f.domain, f.name) for f in functions} if rules.whole else set[tuple[str, str]]()
+    calls.rules = rules.merge((calls.rule(f) for f in functions), whole)
     for f in _callees_first(model):
         calls.rules.flows[f.key] = _flow(f, calls.rules)
         effects[f.key] = Survey(f.body.nodes, 0, effects).effects(f.body)
@@ -67,7 +70,8 @@ def _flow(f: Function, rules: Ruleset) -> list[frozenset[int]]:
     """Per result, the operands that it depends on differentiably."""
     captures = Captures()
     reached = [
-        varying(f.body.nodes, [v], rules, captures)[0] if can_vary(v.type) else set[Value]() for v in f.body.inputs
+        varying(f.body.nodes, [v], rules, captures)[0] if can_vary(v.type) or rules.crosses(v.type) else set[Value]()
+        for v in f.body.inputs
     ]
     return [frozenset(i for i, r in enumerate(reached) if v in r) for v in f.body.outputs]
 
@@ -138,7 +142,10 @@ class _Calls:
             return []
         count = len(node.outputs)
         padding = (None,) * (len(f.body.inputs) - len(node.inputs))
-        node.set_inputs([*node.inputs, *padding, *(t.value for t in ts if t is not None)])
+        back = last(op, node)
+        taken = [at_border(op, t, v).value for t, v in zip(ts, node.inputs, strict=True) if t and v is not None]
+        back()
+        node.set_inputs([*node.inputs, *padding, *taken])
         node.op_type, node.overload = made.function.name, made.function.overload
         _extend(op, node, made.function, len(made.function.body.outputs))
         return [None if i is None else op.var(node.outputs[i]) for i in made.tangents[:count]]
@@ -150,13 +157,13 @@ class _Calls:
         seeds = {}
         for i in active:
             v = body.inputs[i]
-            seeds[v] = op.var(body.add_input("", v.type))
-        ts = push_region(op, body, seeds, self.rules)[1]
+            seeds[v] = op.var(body.add_input("", tangent_type(v.type)))
+        inner, ts = push_region(op, body, seeds, self.rules)
         tangents: list[int | None] = []
-        for t in ts:
+        for t, v in zip(ts, list(body.outputs), strict=True):
             tangents.append(None if t is None else len(body.outputs))
             if t is not None:
-                body.add_output(t.value)
+                body.add_output(at_border(inner, t, v).value)
         return None if all(t is None for t in ts) else _Forward(self.add(f, "fwd", body), tangents)
 
     # --- reverse
@@ -175,7 +182,8 @@ class _Calls:
         if made is None:
             return out
         _extend(op, node, f, 1 + max((i for kind, i in made.operands if kind == "out"), default=-1))
-        sources_of = {"in": node.inputs, "out": node.outputs, "ct": [None if c is None else c.value for c in cts]}
+        given = [None if c is None else at_border(op, c, v).value for c, v in zip(cts, node.outputs, strict=False)]
+        sources_of = {"in": node.inputs, "out": node.outputs, "ct": given}
         operands = [sources_of[kind][i] for kind, i in made.operands]
         g = made.function
         call = Node(g.name, operands, {}, ("",) * len(made.targets), g.domain, op.label, g.overload)
@@ -192,7 +200,7 @@ class _Calls:
         primal = body.nodes[:]
         op = self.builder(body, f, facts, "reverse")
         op.scope.define_all(body)
-        seeds = {j: Value(f"ct_{body.outputs[j].name}", body.outputs[j].type, body) for j in seeded}
+        seeds = {j: Value(f"ct_{v.name}", tangent_type(v.type), body) for j in seeded for v in [body.outputs[j]]}
         cotangents: Cotangents = {}
         for j, seed in seeds.items():
             cotangents.setdefault(body.outputs[j], []).append(op.var(seed))
@@ -203,6 +211,7 @@ class _Calls:
                 op.label = f"reverse({node.name or node.op_type})"
                 pull(op, node, cotangents, active.__contains__, self.rules)
         found = [(i, c.value) for i in sources if (c := total(op, cotangents, body.inputs[i])) is not None]
+        found = [(i, at_border(op, op.var(c), body.inputs[i]).value) for i, c in found]
         if not found:
             _part(body, primal, [])
             return None
@@ -237,6 +246,8 @@ class _Calls:
         body.name = name
         g = Function(f.domain, name, "", body, dict(f.opset))
         self.model.functions[g.key] = g
+        if self.rules.whole:
+            self.rules.whole |= {(g.domain, g.name)}
         return g
 
 

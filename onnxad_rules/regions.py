@@ -15,7 +15,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.dims import terms
-from onnxad_ir.types import Dim, OptionalType, SequenceType, Shape, TensorType, Type, is_floating
+from onnxad_ir.types import Dim, OptionalType, SequenceType, Shape, TensorType, Type
 from onnxad_rules.activity import activity
 from onnxad_rules.context import survey_of_region
 from onnxad_rules.derive import Cotangents, pull, push, total
@@ -41,7 +41,7 @@ def push_region(
     `tangents` holds those of the region's own inputs and of what it captures.
     """
     inner = op.inside(region)
-    sinks = [v for v in region.outputs if is_floating(v.type)]
+    sinks = [v for v in region.outputs if rules.crosses(v.type)]
     active = activity(region, tangents, sinks, rules, op.captures)
     inside = {v: inner.var(t) for v, t in tangents.items()}
     for v in region.inputs:
@@ -110,7 +110,8 @@ class Adjoint:
         if ct.shape == value.shape:
             return ct
         same = Node("Identity", (ct.value,), {}, name=self.op.label)  # for its type; copies are dropped at the end
-        return self.op.var(self.op.place_typed(same, [value.type])[0])
+        t = TensorType(ct.dtype, value.shape) if isinstance(value.type, TensorType) else value.type
+        return self.op.var(self.op.place_typed(same, [t])[0])
 
     def input(self, t: Type | None) -> Value:
         """A new input of the adjoint."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from onnxad_ir.core import Node, Value
 from onnxad_ir.diagnostics import OnnxadError
 from onnxad_ir.schema import latest
-from onnxad_ir.types import QUANTIZED, can_vary
+from onnxad_ir.types import QUANTIZED, TensorType, Type, can_vary, is_floating
 from onnxad_rules.kinds import Decompose, Rule
 
 if TYPE_CHECKING:
@@ -74,6 +74,11 @@ class Ruleset:
     def carries(self, node: Node, v: Value) -> bool:
         """True where an operand or result of a node can have a derivative, by its type."""
         return can_vary(v.type) or (bool(self.whole) and node.key in self.whole and v.dtype in QUANTIZED)
+
+    def crosses(self, t: Type | None) -> bool:
+        """True where what a region yields or is handed can have a derivative, by its type."""
+        quantized = bool(self.whole) and isinstance(t, TensorType) and t.dtype in QUANTIZED
+        return quantized or is_floating(t)
 
     def differentiable(self, node: Node) -> tuple[bool, ...]:
         """Which operands a derivative may come in through. An operator without a rule lets every floating one in."""

@@ -6,7 +6,8 @@ derivative of that function too, so that the scale of a pair of QuantizeLinear a
 gradient of a learned step size (Esser et al., "Learned step size quantization", ICLR 2020).
 
 A quantized tensor carries its tangent or cotangent as a floating tensor, from QuantizeLinear or DynamicQuantizeLinear
-through operators that move its elements only (`Ruleset.whole`) to DequantizeLinear or a Cast to a floating type.
+through operators that move its elements only (`Ruleset.whole`), and through the regions of If, Loop and Scan and local
+functions, to DequantizeLinear or a Cast to a floating type.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ OPERATORS = (*_ROUNDINGS, *_QUANTIZERS)
 
 #: Operators that move the elements of a tensor; their rules do not look at its type.
 _MOVES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "DepthToSpace")
+
+#: Operators that hand quantized tensors to their regions and back.
+_REGIONS = ("If", "Loop", "Scan")
 
 #: The largest number of the quantized types that are not whole numbers.
 _LARGEST = {
@@ -58,7 +62,7 @@ def straight_through(operators: Iterable[str], rules: Ruleset | None = None) -> 
     if not quantizers:
         return rules.merge(added)
     added += [_RULES["DequantizeLinear"], _RULES["Cast"]]
-    whole = {("", op) for op in (*_MOVES, *quantizers, "DequantizeLinear", "Cast")}
+    whole = {("", op) for op in (*_MOVES, *_REGIONS, *quantizers, "DequantizeLinear", "Cast")}
     return rules.merge(added, whole)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Value
 from onnxad_ir.region_rules import element
-from onnxad_ir.types import OptionalType, SequenceType, TensorType
+from onnxad_ir.types import QUANTIZED, DataType, OptionalType, SequenceType, TensorType, Type
 from onnxad_rules.ruleset import UnsupportedOperator
 
 #: Names the body of a SequenceMap that adds two sequences of equal shapes, element by element.
@@ -15,6 +15,8 @@ SUM = "sum_of_tangents"
 def zeros(op: Builder, like: Value) -> Var:
     """The zero tangent of a value."""
     t = like.type
+    if isinstance(t, TensorType) and t.dtype in QUANTIZED:
+        return op.expand_to(op.const(0.0, DataType.FLOAT), op.var(like))
     if isinstance(t, TensorType):
         return op.zeros_like(op.var(like))
     if isinstance(t, SequenceType) and isinstance(t.elem, TensorType):
@@ -28,6 +30,21 @@ def zeros(op: Builder, like: Value) -> Var:
         inner: Var = op.OptionalGetElement(op.var(like))
         return op.Optional(zeros(op, inner.value))
     raise UnsupportedOperator(f"there is no zero of type {t} ({like!r})")
+
+
+def tangent_type(t: Type | None) -> Type | None:
+    """The type that a tangent of a value of type `t` has where it enters or leaves a region or function.
+
+    That of a quantized tensor is in single precision there, which is what quantization computes in at most.
+    """
+    return TensorType(DataType.FLOAT, t.shape) if isinstance(t, TensorType) and t.dtype in QUANTIZED else t
+
+
+def at_border(op: Builder, t: Var, of: Value) -> Var:
+    """A tangent or cotangent of a value, of its `tangent_type`."""
+    if of.dtype in QUANTIZED and t.dtype != DataType.FLOAT:
+        return op.Cast(t, to=int(DataType.FLOAT))
+    return t
 
 
 def add(op: Builder, a: Var, b: Var) -> Var:

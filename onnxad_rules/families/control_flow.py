@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value
-from onnxad_ir.types import DataType, TensorType, Type, is_floating
+from onnxad_ir.types import DataType, TensorType, Type
 from onnxad_rules.activity import activity
 from onnxad_rules.kinds import control
 from onnxad_rules.node import NodeView
 from onnxad_rules.recompute import cheap_producers, producers, replay
 from onnxad_rules.regions import Adjoint, add_result, contradict, dummy, last, push_region
-from onnxad_rules.tangent_space import zeros
+from onnxad_rules.tangent_space import at_border, tangent_type, zeros
 
 #: In a branch of so many Ifs, one around another, what is cheap is computed again and not returned by all of them.
 _DEEP = 4
@@ -29,12 +29,12 @@ def _push_if(op: Builder, n: NodeView, tangents: Mapping[Value, Var]) -> list[Va
     pushed = [push_region(op, g, tangents, n.rules) for g in branches]
     results: list[Var | None] = [None] * len(node.outputs)
     for i, v in enumerate(node.outputs):
-        if not is_floating(v.type) or all(ts[i] is None for _, ts in pushed):
+        if not n.rules.crosses(v.type) or all(ts[i] is None for _, ts in pushed):
             continue
         for g, (inner, ts) in zip(branches, pushed, strict=True):
-            t = ts[i] or zeros(inner, g.outputs[i])
+            t = at_border(inner, ts[i] or zeros(inner, g.outputs[i]), v)
             g.add_output(t.value)
-        results[i] = op.var(add_result(node, v.type))
+        results[i] = op.var(add_result(node, tangent_type(v.type)))
     op.captures.forget(node)
     back()
     return results
@@ -60,12 +60,12 @@ def _pull_if(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iterab
             a.graph.detach()
         return []
     for a, r in zip(adjoints, received, strict=True):
-        a.graph.set_outputs((r.get(v) or zeros(a.op, v)).value for v in targets)
+        a.graph.set_outputs(at_border(a.op, r.get(v) or zeros(a.op, v), v).value for v in targets)
         a.prune()
     _provide(op, node, adjoints)
     then, other = (a.graph for a in adjoints)
     result = Node("If", (condition,), {"then_branch": then, "else_branch": other}, ("",) * len(targets), name=op.label)
-    return list(zip(targets, map(op.var, op.place_typed(result, [v.type for v in targets])), strict=True))
+    return list(zip(targets, map(op.var, op.place_typed(result, [tangent_type(v.type) for v in targets])), strict=True))
 
 
 def _provide(op: Builder, node: Node, adjoints: Sequence[Adjoint]) -> None:

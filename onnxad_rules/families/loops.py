@@ -23,7 +23,7 @@ from onnxad_rules.node import NodeView
 from onnxad_rules.recompute import is_replayed, plan, producers, replay
 from onnxad_rules.regions import Adjoint, last, push_region, seen, set_inputs
 from onnxad_rules.ruleset import Ruleset
-from onnxad_rules.tangent_space import add, zeros
+from onnxad_rules.tangent_space import add, at_border, tangent_type, zeros
 
 
 def _varied_states(loop: LoopView, start: set[int], sources: Iterable[Value], rules: Ruleset) -> set[int]:
@@ -32,7 +32,7 @@ def _varied_states(loop: LoopView, start: set[int], sources: Iterable[Value], ru
     states, after = loop.states, loop.next_states
     while True:
         reached = varying(loop.region.nodes, [*sources, *(states[k] for k in varied)], rules, loop.op.captures)[0]
-        new = {k for k, v in enumerate(after) if v in reached and is_floating(v.type)} - varied
+        new = {k for k, v in enumerate(after) if v in reached and rules.crosses(v.type)} - varied
         if not new:
             return varied
         varied |= new
@@ -47,28 +47,30 @@ def _push_loop(op: Builder, n: NodeView, tangents: Mapping[Value, Var]) -> list[
     captured = {v: tangents[v] for v in op.captures[n.node] if v in tangents}
     moving = [m for m, v in enumerate(loop.scanned) if v in tangents]
     start = {k for k, v in enumerate(loop.carried) if v in tangents}
-    slices = {loop.slices[m]: Value("", loop.slices[m].type, loop.region) for m in moving}
+    slices = {loop.slices[m]: Value("", tangent_type(loop.slices[m].type), loop.region) for m in moving}
     varied = sorted(_varied_states(loop, start, [*captured, *slices], n.rules))
-    states = {loop.states[k]: Value("", loop.states[k].type, loop.region) for k in varied}
+    states = {loop.states[k]: Value("", tangent_type(loop.states[k].type), loop.region) for k in varied}
 
     region, after, yields = loop.region, loop.next_states, loop.yields
     seeds = {**captured, **{v: op.var(t) for v, t in (states | slices).items()}}
     inner, ts = push_region(op, region, seeds, n.rules)
     ts = ts[loop.tail :]
-    next_tangents = [(ts[k] or zeros(inner, after[k])).value for k in varied]
-    initial = [tangents.get(loop.carried[k]) or zeros(op, loop.carried[k]) for k in varied]
+    next_tangents = [at_border(inner, ts[k] or zeros(inner, after[k]), after[k]).value for k in varied]
+    starts = [loop.carried[k] for k in varied]
+    initial = [at_border(op, tangents.get(v) or zeros(op, v), v) for v in starts]
 
     count, results = loop.count, list(n.node.outputs)
     out: dict[Value, Var] = {}
     finals = loop.add_states(list(states.values()), initial, next_tangents)
     for k, v in zip(varied, finals, strict=True):
-        v.type = results[k].type
+        v.type = tangent_type(results[k].type)
         out[results[k]] = op.var(v)
-    loop.add_slices(list(slices.values()), [tangents[loop.scanned[m]] for m in moving], moving)
+    scanned = [at_border(op, tangents[v], v) for m in moving for v in [loop.scanned[m]]]
+    loop.add_slices(list(slices.values()), scanned, moving)
     for i in range(len(yields)):
         t, r = ts[count + i], results[count + i]
-        if t is not None and is_floating(r.type):
-            out[r] = op.var(loop.add_stack(t.value, r.type, i))
+        if t is not None and n.rules.crosses(r.type):
+            out[r] = op.var(loop.add_stack(at_border(inner, t, yields[i]).value, tangent_type(r.type), i))
     op.captures.forget(n.node)
     back()
     return [out.get(v) for v in n.node.outputs]
@@ -117,25 +119,25 @@ def _pull_loop(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iter
     a = Adjoint(op, loop.region, n.rules)
     through = sorted(useful)
     for k in through:
-        a.seed(after[k], op.var(a.input(after[k].type)))
+        a.seed(after[k], op.var(a.input(tangent_type(after[k].type))))
     scans: list[_Scanned] = []
     for i in seeded:
         ct = cts[loop.count + i]
         if yields[i] in active and ct is not None:
-            v = a.input(yields[i].type)
-            scans.append(_Scanned(ct.value, loop.out_axes[i], loop.out_directions[i], v))
+            v = a.input(tangent_type(yields[i].type))
+            scans.append(_Scanned(at_border(op, ct, yields[i]).value, loop.out_axes[i], loop.out_directions[i], v))
             a.seed(yields[i], op.var(v))
     a.sweep(active)
 
-    outputs = [a.total(states[k]) or zeros(a.op, states[k]) for k in through]
-    initial = [cts[k] or zeros(op, loop.finals[k]) for k in through]
+    outputs = [at_border(a.op, a.total(states[k]) or zeros(a.op, states[k]), states[k]) for k in through]
+    initial = [at_border(op, cts[k] or zeros(op, loop.finals[k]), states[k]) for k in through]
     targets = [(v, c) for v in captured if (c := a.total(v)) is not None]
     sums: list[Value] = []
     for v, c in targets:
-        sums.append(a.input(v.type))
-        outputs.append(add(a.op, a.op.var(sums[-1]), c))
+        sums.append(a.input(tangent_type(v.type)))
+        outputs.append(add(a.op, a.op.var(sums[-1]), at_border(a.op, c, v)))
         initial.append(zeros(op, v))
-    moved = [(m, c) for m in moving if (c := a.total(slices[m])) is not None]
+    moved = [(m, at_border(a.op, c, slices[m])) for m in moving if (c := a.total(slices[m])) is not None]
     if not (through or targets or moved):
         a.graph.detach()
         return []
@@ -254,7 +256,7 @@ def _sweep_back(
     }
     if not loop.is_scan and not _can_scan(loop, body, initial, scans):
         return _sweep_back_in_loop(op, body, initial, scans)
-    types = [v.value.type for v in initial] + [loop.scanned[m].type for m in moved]
+    types = [v.value.type for v in initial] + [tangent_type(loop.scanned[m].type) for m in moved]
     operands = [*(v.value for v in initial), *(s.operand for s in scans)]
     sweep = Node("Scan", operands, attributes, ("",) * len(types), name=op.label)
     if loop.runs_at_least_once():
