@@ -38,7 +38,7 @@ EXPORTERS = "dynamo-18,dynamo-20,dynamo-23,dynamo-18-dynamic,legacy-11,legacy-17
 
 
 class ExportedWrong(Exception):
-    """The exported model computes something else than the module."""
+    """The exported model computes something else than the module, or nothing in this runtime."""
 
 
 @contextlib.contextmanager
@@ -150,8 +150,12 @@ def compare(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], model: on
     fed = [i.name for i in model.graph.input if i.name not in initializers]
     kept = dict(zip(fed, xs, strict=True))
     feeds = {n: x.detach().numpy() for n, x in kept.items()}
-    if max(map(difference, run(model, feeds, [outputs[i] for i in floating]), values)) > TOLERANCE:
-        raise ExportedWrong
+    try:
+        found = run(model, feeds, [outputs[i] for i in floating])
+    except Exception as error:
+        raise ExportedWrong("ONNX Runtime does not run the model") from error
+    if max(map(difference, found, values)) > TOLERANCE:
+        raise ExportedWrong("the model computes something else")
     wanted = {n: x for n, x in kept.items() if x.requires_grad}
     # (a weight into which the exporter has folded others keeps its name)
     named = {n: p for n, p in parameters.items() if np.array_equal(initializers.get(n), p.detach().numpy())}
@@ -204,9 +208,9 @@ def main() -> int:
                 continue
             try:
                 errors = compare(module, inputs, model)
-            except ExportedWrong:
+            except ExportedWrong as error:
                 if not args.quiet:
-                    print(f"{name:28s} {exporter:17s} not exported: the model computes something else", flush=True)
+                    print(f"{name:28s} {exporter:17s} not exported: {error}", flush=True)
                 continue
             except Exception as error:  # a network that cannot be done must not hide the others
                 bad += 1

@@ -116,12 +116,11 @@ POINTS: dict[str, tuple[Point, ...]] = {
     "PP-OCRv6_det_small.onnx": (Point(values={"x": _strokes()}),),
     "PP-OCRv6_rec_small.onnx": (Point({"x": (1, 3, 48, 80)}),),
     "ch_ppocr_mobile_v2.0_cls_mobile.onnx": (Point({"x": (2, 3, 48, 96)}),),
-    "swift_f0*": (Point({"audio": (1, 4000)}),),
     "common.onnx": (Point({"input1": (1, 1, 64, 80)}),),
     "*_det_infer.onnx": (Point(values={"x": _strokes()}),),
     "*_rec_infer.onnx": (Point({"x": (1, 3, 48, 80)}),),
     "*_cls_infer.onnx": (Point({"x": (2, 3, 48, 96)}),),
-    "model.onnx": (Point({"bytes": (2, 2048)}, high=257),),
+    "model.onnx": (Point({"bytes": (2, 2048), "audio": (1, 4000)}, {"fmin": 50.0, "fmax": 900.0}, high=257),),
 }
 
 
@@ -174,13 +173,12 @@ def make_feeds(proto: onnx.ModelProto, point: Point, rng: np.random.Generator) -
 def weights(model: Model) -> list[str]:
     """Names of the floating constants of a model, those of its regions included, where a name is unique.
 
-    The scales of a Resize are left out, they are a shape by another name, and the exponents of a Pow, in which a power
-    of a negative number has no derivative.
+    The scales of a Resize and the limits of a Range are left out, they are a shape by another name, and the exponents
+    of a Pow, in which a power of a negative number has no derivative.
     """
     names = [v.name for g in model.graph.graphs() for v in g.constants if v.dtype in FLOATING and v.name]
-    others = {
-        v.name for n in model.graph.walk() if n.op_type in ("Resize", "Upsample", "Pow") for v in n.inputs[1:] if v
-    }
+    first = {"Resize": 1, "Upsample": 1, "Pow": 1, "Range": 0}
+    others = {v.name for n in model.graph.walk() for v in n.inputs[first.get(n.op_type, len(n.inputs)) :] if v}
     return [n for n in dict.fromkeys(names) if names.count(n) == 1 and n not in others]
 
 
@@ -194,7 +192,7 @@ def nodes(proto: onnx.ModelProto) -> int:
     return count
 
 
-def lower(model: Model, feeds: Feeds) -> Model:
+def lower(model: Model, feeds: Feeds, sources: list[str] | None = None) -> Model:
     """The model as the reference evaluator gets it right, for inputs of these shapes.
 
     In modern spellings, without operators of ONNX Runtime, and unrolled: it knows no Scan that runs backwards.
@@ -203,6 +201,7 @@ def lower(model: Model, feeds: Feeds) -> Model:
     for v in fixed.graph.inputs:
         if v.name in feeds and isinstance(v.type, TensorType):
             v.type = TensorType(v.type.dtype, feeds[v.name].shape)
+    reserve(fixed, sources)  # those of branches move to the main graph, as they do in a derivative
     ours = sorted({f"com.microsoft.{n.op_type}" for n in model.graph.walk() if n.domain == "com.microsoft"})
     passes = [UpgradeOpset(), *([Decompose(tuple(ours))] if ours else []), Unroll()]
     return run_pipeline(fixed, passes)
@@ -220,13 +219,18 @@ def in_double(proto: onnx.ModelProto, feeds: Feeds) -> Callable[[Feeds], list[np
     return run_in_reference(readable(to_proto(widened(lower(from_proto(proto), feeds)))))
 
 
+def accepted(session: ort.InferenceSession, feeds: Feeds) -> Feeds:
+    """Inputs in the element types that a session takes."""
+    names = {"tensor(float16)": np.float16, "tensor(float)": np.float32, "tensor(double)": np.float64}
+    types = {i.name: names.get(i.type) for i in session.get_inputs()}
+    return {n: a if types[n] is None else np.asarray(a, types[n]) for n, a in feeds.items()}
+
+
 class Doubled:
     """The model in double precision, in onnx's reference evaluator, with its weights as operands."""
 
     def __init__(self, model: Model, sources: list[str], feeds: Feeds):
-        lowered = lower(model, feeds)
-        reserve(lowered, sources)  # those of branches move to the main graph, as they do in a derivative
-        proto = readable(to_proto(widened(lowered)))
+        proto = readable(to_proto(widened(lower(model, feeds, sources))))
         have = {i.name for i in proto.graph.input}
         self.values = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer if t.name in sources}
         for t in [t for t in proto.graph.initializer if t.name in sources]:
@@ -330,15 +334,14 @@ def compare(proto: onnx.ModelProto, point: Point, budget: float, verbose: bool) 
     values = {**doubled.values, **{n: wide[n] for n in inputs}}
     direction = {n: rng.standard_normal(v.shape) * magnitude(v) for n, v in values.items()}
     seeds = {outputs[i]: rng.standard_normal(ys[i].shape) for i in seeded}
-    single = {n: np.asarray(d, np.float32) for n, d in direction.items()}
     pull_seeds = {f"adj_{n}": s for n, s in seeds.items()}
-    pull_feeds = {**feeds, **{n: np.asarray(s, np.float32) for n, s in pull_seeds.items()}}
+    pull_feeds = accepted(pull, {**feeds, **pull_seeds})
     adjoints = dict(zip(sources, pull.run([f"adj_{n}" for n in sources], pull_feeds), strict=True))
     results = [f"fwd_{outputs[i]}" for i in seeded]
 
     def push_feeds(names: list[str]) -> Feeds:
-        moved = {f"fwd_{n}": single[n] if n in names else np.zeros_like(single[n]) for n in sources}
-        return {**feeds, **moved}
+        moved = {f"fwd_{n}": direction[n] if n in names else np.zeros_like(direction[n]) for n in sources}
+        return accepted(push, {**feeds, **moved})
 
     groups = [[n] for n in inputs] + split([n for n in sources if n not in inputs], int(budget / (2 * each)))
     row.groups = len(groups)

@@ -250,11 +250,140 @@ def networks() -> dict[str, Callable[[], Made]]:
         "xlogy": of(torch.xlogy, r(3, 4), torch.rand(3, 4) + 0.5),
         "logaddexp": of(torch.logaddexp, r(3, 4), r(3, 4)),
     }
+    found |= {
+        "conv_transpose1d": lambda: (nn.ConvTranspose1d(4, 6, 4, 3, 1, groups=2, dilation=2), (line(),)),
+        "conv_transpose3d": lambda: (nn.ConvTranspose3d(2, 4, (2, 3, 2), (1, 2, 2), (0, 1, 0), (0, 1, 0)), (volume(),)),
+        "conv2d_same_even": lambda: (nn.Conv2d(4, 6, (4, 2), padding="same", dilation=(1, 2)), (image(),)),
+        "conv2d_circular": lambda: (nn.Conv2d(4, 4, 3, 2, (1, 2), groups=4, padding_mode="circular"), (image(),)),
+        "conv3d_grouped": lambda: (nn.Conv3d(2, 4, 2, dilation=(2, 1, 1), groups=2, bias=False), (volume(),)),
+        "conv_of_conv": of(lambda x, w: F.conv2d(x, F.conv2d(w, w, padding=1)), image(), r(4, 4, 3, 3)),
+        "batch_norm_training": weighted(
+            lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), (image(),), (4,), (4,)
+        ),
+        "batch_norm_1d": lambda: (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ELU()), (r(5, 4),)),
+        "instance_norm_1d": lambda: (nn.InstanceNorm1d(4), (line(),)),
+        "instance_norm_tracked": lambda: (nn.InstanceNorm3d(2, affine=True, track_running_stats=True), (volume(),)),
+        "group_norm_3d": lambda: (nn.GroupNorm(2, 4), (r(2, 4, 3, 2, 2),)),
+        "layer_norm_plain": of(lambda x: F.layer_norm(x, (6,)), image()),
+        "rrelu": of(lambda x: F.rrelu(x, 0.1, 0.3), r(3, 4)),
+        "dropouts": lambda: (nn.Sequential(nn.Dropout(0.3), nn.Dropout2d(0.2), nn.AlphaDropout(0.2)), (image(),)),
+        "avg_pool1d": of(lambda x: F.avg_pool1d(x, 3, 2, 1), line()),
+        "avg_pool3d": of(lambda x: F.avg_pool3d(x, (2, 3, 2), (1, 2, 1), (1, 1, 0), ceil_mode=True), volume()),
+        "avg_pool_divisor": of(lambda x: F.avg_pool2d(x, 2, divisor_override=3), image()),
+        "max_pool1d": of(lambda x: F.max_pool1d(x, 3, 2, 1), line()),
+        "max_unpool": of(lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), r(2, 3, 4, 6)),
+        "adaptive_pools": of(
+            lambda x, y: (F.adaptive_avg_pool1d(x, 3), F.adaptive_max_pool1d(x, 1), F.adaptive_avg_pool3d(y, 1)),
+            line(),
+            volume(),
+        ),
+        "lp_pool_3": of(lambda x: F.lp_pool1d(x, 3, 2), line().abs()),
+        "linear_interpolation": of(lambda x: F.interpolate(x, 13, mode="linear", align_corners=True), line()),
+        "bilinear_down": of(lambda x: F.interpolate(x, scale_factor=(0.6, 1.3), mode="bilinear"), image()),
+        "area": of(lambda x: F.interpolate(x, (2, 3), mode="area"), r(2, 3, 4, 6)),
+        "nearest_3d": of(lambda x: F.interpolate(x, (4, 9, 3), mode="nearest"), volume()),
+        "bicubic_antialias": of(lambda x: F.interpolate(x, (3, 4), mode="bicubic", antialias=True), image()),
+        "grid_sample_3d": of(
+            lambda x, g: F.grid_sample(x, g, padding_mode="border", align_corners=True),
+            volume(),
+            torch.rand(1, 2, 3, 2, 3) * 2.2 - 1.1,
+        ),
+        "grid_sample_reflection": of(
+            lambda x, g: F.grid_sample(x, g, padding_mode="reflection", align_corners=False),
+            image(),
+            torch.rand(2, 3, 5, 2) * 3 - 1.5,
+        ),
+        "unfold_fold": of(lambda x: F.fold(F.unfold(x, 3, padding=1), (7, 6), 3, padding=1), image()),
+        "windows": of(lambda x: x.unfold(1, 3, 2).amax(-1) + x.unfold(1, 3, 2).std(-1), r(2, 7, 3)),
+        "as_strided": of(lambda x: torch.as_strided(x, (2, 3, 2), (6, 2, 1), 1), r(3, 6)),
+        "pad_modes": of(
+            lambda x: (
+                F.pad(x, (1, 2, 2, 1), "reflect"),
+                F.pad(x, (1, 0, 0, 3), "replicate"),
+                F.pad(x, (-1, 2, 1, -2)),
+            ),
+            image(),
+        ),
+        "cummin_product": of(lambda x: x.cummin(1)[0] * x.flip(1).cumsum(1).flip(1), r(2, 5, 3)),
+        "scatter_reduce_mean": of(lambda x, s: x.scatter_reduce(1, index, s, "mean"), r(2, 4), r(2, 3)),
+        "scatter_reduce_amin_alone": of(
+            lambda x, s: x.scatter_reduce(1, index, s, "amin", include_self=False), r(2, 4), r(2, 3)
+        ),
+        "index_reduce": of(lambda x, s: x.index_copy(0, torch.tensor([2, 0]), s), r(4, 3), r(2, 3)),
+        "index_fill": of(lambda x: x.index_fill(1, torch.tensor([0, 2]), 1.5), r(3, 4)),
+        "masked_scatter_select": of(lambda x: x.masked_select(x > 0.1), r(3, 4)),
+        "boolean_index": of(lambda x: x[x.sum(1) > 0] ** 2, r(5, 4)),
+        "boolean_assign": of(_assign_where, r(3, 4), r(3, 4)),
+        "kthvalue_median": of(lambda x: (x.kthvalue(2, 1)[0], x.median(1)[0], x.mode(1)[0]), r(3, 5)),
+        "quantile": of(lambda x: x.quantile(0.3, 1), r(3, 5)),
+        "sort_gather": of(lambda x, y: y.gather(1, x.argsort(1)) * x.sort(1)[0], r(3, 5), r(3, 5)),
+        "topk_smallest": of(lambda x: x.topk(2, 0, largest=False, sorted=True)[0], r(5, 3)),
+        "argmax_mask": of(lambda x: x * F.one_hot(x.argmax(1), 5), r(3, 5)),
+        "masked_rows": of(
+            lambda x: torch.where(torch.tensor([[True], [False]]), x.masked_fill(x > 9, 0.0).log_softmax(1), 0.0),
+            r(2, 3),
+        ),
+        "safe_sqrt": of(lambda x: torch.where(x > 0, x.clamp(min=1e-12).sqrt(), torch.zeros_like(x)), r(3, 4)),
+        "safe_division": of(lambda x, y: torch.where(y != 0, x / torch.where(y == 0, 1.0, y), 0.0), r(4), r(4).relu()),
+        "norm_at_zero": of(lambda x: torch.linalg.vector_norm(x * torch.tensor([[0.0], [1.0]]), dim=1), r(2, 3)),
+        "norms_of_kinds": of(
+            lambda x: (x.norm(3, 1), x.norm(float("inf"), 1), torch.linalg.matrix_norm(x), x.renorm(2, 0, 0.5)), r(3, 4)
+        ),
+        "einsum_outer": of(lambda a, b: torch.einsum("bi,cj->bcij", a, b), r(2, 3), r(2, 4)),
+        "einsum_ellipsis": of(lambda a, b: torch.einsum("...ij,...jk->...ki", a, b), r(2, 3, 4), r(2, 4, 5)),
+        "einsum_three": of(lambda a, b, c: torch.einsum("ij,jk,kl->il", a, b, c), r(2, 3), r(3, 4), r(4, 2)),
+        "einsum_trace": of(lambda a, b: torch.einsum("ii->", a) * torch.einsum("ij->j", b), r(3, 3), r(2, 4)),
+        "einsum_attention": of(lambda a, b: torch.einsum("bqhd,bkhd->bhqk", a, b), r(2, 3, 2, 4), r(2, 5, 2, 4)),
+        "tensordot": of(lambda a, b: torch.tensordot(a, b, ([1, 2], [1, 0])), r(2, 3, 4), r(4, 3, 5)),
+        "matrix_power": of(lambda x: torch.linalg.matrix_power(x, 3) + x.trace(), r(3, 3)),
+        "inverse": of(lambda x: torch.linalg.inv(x), r(3, 3) + 3 * torch.eye(3)),
+        "cholesky_solve": of(lambda x, y: torch.linalg.solve(x, y), r(3, 3) + 3 * torch.eye(3), r(3, 2)),
+        "slogdet": of(lambda x: torch.linalg.slogdet(x)[1], r(3, 3) + 3 * torch.eye(3)),
+        "cross_cosine": of(
+            lambda a, b: torch.linalg.cross(a, b) / (a * b).sum(1, keepdim=True).exp(), r(3, 3), r(3, 3)
+        ),
+        "cov_corrcoef": of(lambda x: (torch.cov(x), torch.corrcoef(x)), r(3, 5)),
+        "vander": of(lambda x: torch.linalg.vander(x, N=4), r(4)),
+        "diff_trapezoid": of(
+            lambda x: (torch.diff(x, dim=1), torch.trapezoid(x, dim=1), torch.cumulative_trapezoid(x)), r(3, 5)
+        ),
+        "polar": of(lambda a, b: (torch.hypot(a, b), torch.atan2(a, b), torch.sinc(a)), r(3, 4), r(3, 4)),
+        "hypergeometric": of(
+            lambda x: (torch.special.expit(x), torch.special.entr(x.sigmoid()), torch.erfinv(x.tanh())), r(3, 4)
+        ),
+        "gamma": of(lambda x: torch.lgamma(x), torch.rand(3, 4) + 0.5),
+        "float_power_fix": of(lambda x: x.float_power(2).float() + x.trunc(), r(3, 4)),
+        "threshold": of(
+            lambda x: (F.threshold(x, 0.1, -1.0), F.hardtanh(x, -0.3, 0.4), F.softplus(x, 2.0, 1.0)), r(3, 4)
+        ),
+        "softmin_gumbel": of(lambda x: (F.softmin(x, 1), F.softmax(x, 0), F.log_softmax(x, -1)), r(3, 4)),
+        "half": of(lambda x: (x.half() * 2).float() + x.double().exp().float(), r(3, 4)),
+        "fft2": of(lambda x: torch.view_as_real(torch.fft.fft2(torch.complex(x, 2 * x))), r(2, 3, 4)),
+        "fft_filter": of(lambda x: torch.fft.irfft(torch.fft.rfft(x) * torch.linspace(1, 0, 5), n=8), r(2, 8)),
+        "istft_like": of(lambda x: torch.fft.ifft(torch.fft.fft(x, norm="ortho")).real, r(2, 6)),
+        "power_spectrum": of(lambda x: torch.fft.rfft(x).abs().square().log1p(), r(2, 9)),
+        "vmap": of(torch.vmap(lambda a, b: (a @ b).softmax(-1)), r(2, 3, 4), r(2, 4, 3)),
+        "meshgrid": of(lambda a, b: torch.stack(torch.meshgrid(a, b, indexing="xy")).prod(0), r(3), r(4)),
+        "block_diag": of(
+            lambda a, b: torch.block_diag(a, b) @ torch.cat([a.flatten(), b.flatten()])[:5], r(2, 3), r(2, 2)
+        ),
+        "rot90_transpose": of(lambda x: x.rot90(1, (1, 2)) * x.movedim(0, 1).swapaxes(0, 1)[:, :3, :3], r(2, 3, 3)),
+        "tile_narrow": of(lambda x: x.tile(2, 2).narrow(1, 1, 5) + x.select(1, 2)[0], r(2, 3)),
+        "triangular": of(lambda x: x[torch.tril_indices(4, 4)[0], torch.tril_indices(4, 4)[1]].cumsum(0), r(4, 4)),
+        "tri_mask": of(lambda x: (x * torch.ones(4, 4).tril()).logsumexp(1) + x.tril(-1).sum(0), r(4, 4)),
+    }
     return found | torch_vision.networks() | torch_sequences.networks() | torch_science.networks()
 
 
 def _function(name: str) -> Callable[..., object]:
     return getattr(torch, name, None) or getattr(F, name)  # type: ignore[no-any-return]
+
+
+def _assign_where(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    z = x.clone()
+    z[y > 0] = 2.0
+    z[:, 0] *= y[:, 1]
+    return z
 
 
 def _assign(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
