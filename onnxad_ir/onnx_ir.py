@@ -71,6 +71,7 @@ def from_onnx_ir(model: ir.Model, base_dir: str = "") -> Model:
     for f in model.functions.values():
         function = reader.function(f)
         out.functions[function.key] = function
+    reader.quantization()
     out.symbols = reader.unknown
     return out
 
@@ -104,6 +105,8 @@ class _Reader:
     def __init__(self) -> None:
         self.values: dict[ir.Value, Value] = {}
         self.unknown = 0
+        #: What has quantization parameters, which are known by name only.
+        self.quantized: list[tuple[Graph, Value, dict[str, str]]] = []
 
     def function(self, f: ir.Function) -> Function:
         body = self.graph(f.graph)
@@ -171,16 +174,30 @@ class _Reader:
         return True
 
     def notes(self, g: Graph, source: ir.Graph) -> None:
-        named = {v.name: v for v in (*g.inputs, *g.constants, *(o for n in g.nodes for o in n.outputs)) if v.name}
         ours = (*source.inputs, *source.initializers.values(), *(o for n in source for o in n.outputs))
         for v in dict.fromkeys(ours):
             quantization = v.meta.get(_QUANTIZATION) or {}
             if v.doc_string or v.metadata_props or quantization:
-                g.notes[self.values[v]] = Note(
-                    v.doc_string or "",
-                    tuple(v.metadata_props.items()),
-                    tuple((k, named[p]) for k, p in quantization.items() if p in named),
-                )
+                g.notes[self.values[v]] = Note(v.doc_string or "", tuple(v.metadata_props.items()))
+            if quantization:
+                self.quantized.append((g, self.values[v], quantization))
+
+    def quantization(self) -> None:
+        """Look the names of quantization parameters up, now that every graph around them is known."""
+        named: dict[Graph, dict[str, Value]] = {}
+        for g, v, quantization in self.quantized:
+            parameters = []
+            for role, name in quantization.items():
+                around: Graph | None = g
+                while around is not None:
+                    if around not in named:
+                        named[around] = _named(around)
+                    if name in named[around]:
+                        parameters.append((role, named[around][name]))
+                        break
+                    around = around.enclosing
+            note = g.notes[v]
+            g.notes[v] = Note(note.doc, note.metadata, tuple(parameters))
 
     def attribute(self, a: ir.Attr) -> Attr:
         if a.is_ref():
@@ -219,6 +236,10 @@ class _Reader:
         return tuple(dims)
 
 
+def _named(g: Graph) -> dict[str, Value]:
+    return {v.name: v for v in (*g.inputs, *g.constants, *(o for n in g.nodes for o in n.outputs)) if v.name}
+
+
 def _tensor(a: ir.Attr) -> Tensor:
     dtype = _CONSTANTS[a.name]
     if dtype is None:
@@ -233,7 +254,7 @@ def _tensor(a: ir.Attr) -> Tensor:
 def _write_function(f: Function) -> ir.Function:
     writer = _Writer(name_body(f.body, f.opset, function=True), initializers=False)
     graph = writer.graph(f.body, f.opset)
-    graph.name = f.name
+    graph.name = None  # the function has one
     graph.doc_string = f.doc or None
     graph.metadata_props.update(f.metadata)
     attributes = [ir.Attr(p, _K.UNDEFINED, None) for p in f.parameters]
@@ -296,7 +317,7 @@ class _Writer:
             attributes,
             overload=n.overload,
             outputs=[values[v] for v in n.outputs],
-            name=n.name or None,
+            name=n.name,  # None would be given a name
             doc_string=n.doc or None,
             metadata_props=dict(n.metadata) if n.metadata else None,
         )

@@ -242,12 +242,14 @@ class _Reader:
                     if infos and name in infos:
                         v.type = self.value_type(infos[name])
 
-    def lookup(self, name: str, message: Callable[[str], str]) -> Value:
+    def visible(self, name: str) -> Value | None:
         """The value of that name in the innermost scope that has one."""
-        if name:
-            for scope in reversed(self.scopes):
-                if name in scope:
-                    return scope[name]
+        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None) if name else None
+
+    def lookup(self, name: str, message: Callable[[str], str]) -> Value:
+        """The value of that name; _Undefined where there is none."""
+        if (v := self.visible(name)) is not None:
+            return v
         raise _Undefined(name, message(name))
 
     # Constants
@@ -294,7 +296,8 @@ class _Reader:
         for q in proto.quantization_annotation:
             v = scope.get(q.tensor_name)
             if v is not None:
-                parameters = tuple((e.key, scope[e.value]) for e in q.quant_parameter_tensor_names if e.value in scope)
+                named = ((e.key, self.visible(e.value)) for e in q.quant_parameter_tensor_names)
+                parameters = tuple((key, p) for key, p in named if p is not None)
                 old = g.notes.get(v, Note())
                 g.notes[v] = Note(old.doc, old.metadata, parameters)
 

@@ -9,6 +9,8 @@ from onnxad_passes.gradient import Gradient
 from onnxad_passes.inline_functions import InlineFunctions
 from onnxad_passes.lower_rnn import LowerRnn
 from onnxad_passes.manager import Pass
+from onnxad_passes.onnx_ir_passes import OnnxIrPasses
+from onnxad_passes.onnxscript_rewrite import OnnxscriptRewrite
 from onnxad_passes.reverse import Reverse
 from onnxad_passes.simplify import Simplify
 from onnxad_passes.specialize_functions import SpecializeFunctions
@@ -31,4 +33,6 @@ BUILTIN: tuple[type[Pass], ...] = (
     Cse,
     Simplify,
     Unroll,
+    OnnxIrPasses,
+    OnnxscriptRewrite,
 )
