@@ -12,68 +12,69 @@ from onnxad_ir.core import Graph, Node, Value
 from onnxad_ir.traverse import crossings, is_control, loop_layout
 
 
-def live_values(graph: Graph, keep: Iterable[Value] = ()) -> set[Value]:
-    """The values, of `graph` and of regions inside, that its outputs depend on, and `keep` and what that depends on.
+class Liveness:
+    """The values and nodes, of a graph and of regions inside, that its outputs and `keep` depend on, these included.
 
     If, Loop and Scan are seen result by result and state by state: a state is alive where its final value is, or what
     the body is handed. Of any other node every operand is alive where a result is. A loop that runs needs its condition
     and number of iterations; of a Scan, one scan input at least.
     """
-    found = _Liveness()
-    found.reach(graph.outputs)
-    found.reach(v for v in keep if v.graph is graph)
-    found.run()
-    return found.live
 
-
-class _Liveness:
-    def __init__(self) -> None:
-        self.live: set[Value] = set()
-        self.waiting: list[Value] = []
-        self.opened: set[Node] = set()
-        self.scans: list[Node] = []
+    def __init__(self, graph: Graph, keep: Iterable[Value] = ()) -> None:
+        self.values: set[Value] = set()
+        self.nodes: set[Node] = set()
+        self._waiting: list[Value] = []
+        self._scans: list[Node] = []
         #: What a value was on the other side of a border.
-        self.before: dict[Value, list[Value]] = {}
+        self._before: dict[Value, list[Value]] = {}
+        self._reach(graph.outputs)
+        self._reach(v for v in keep if v.graph is graph)
+        self._run()
 
-    def reach(self, values: Iterable[Value | None]) -> None:
+    def _reach(self, values: Iterable[Value | None]) -> None:
+        live, waiting = self.values, self._waiting
         for v in values:
-            if v is not None and v not in self.live:
-                self.live.add(v)
-                self.waiting.append(v)
+            if v is not None and v not in live:
+                live.add(v)
+                waiting.append(v)
 
-    def run(self) -> None:
-        while self.waiting or self.scans:
-            if not self.waiting:
-                self.reach_length(self.scans.pop())
+    def _run(self) -> None:
+        waiting, nodes, before, reach = self._waiting, self.nodes, self._before, self._reach
+        while waiting or self._scans:
+            if not waiting:
+                self._reach_length(self._scans.pop())
                 continue
-            v = self.waiting.pop()
-            n = v.producer
-            if n is not None and n not in self.opened:
-                self.opened.add(n)
-                if is_control(n):
-                    self.open(n)
+            v = waiting.pop()
+            n = v.owner
+            if n.__class__ is Node and n not in nodes:
+                nodes.add(n)
+                if n.regions:
+                    self._open(n)
                 else:
-                    self.reach(n.inputs)
-                    for g in n.regions:
-                        self.reach(g.outputs)
-            if (sources := self.before.get(v)) is not None:
-                self.reach(sources)
+                    reach(n.inputs)
+            if v in before:
+                reach(before[v])
 
-    def open(self, n: Node) -> None:
-        """Reach what an If, Loop or Scan needs in any case."""
-        for source, target in crossings(n):
-            self.before.setdefault(target, []).append(source)
-        if n.op_type == "Scan":
-            self.scans.append(n)
+    def _open(self, n: Node) -> None:
+        """Reach what a node with regions needs in any case."""
+        if not is_control(n):
+            self._reach(n.inputs)
+            for g in n.regions:
+                self._reach(g.outputs)
             return
-        self.reach(n.inputs[: loop_layout(n)[0]] if n.op_type == "Loop" else n.inputs)
-        if n.op_type == "Loop":
-            self.reach(n.attributes["body"].outputs[:1])
+        for source, target in crossings(n):
+            self._before.setdefault(target, []).append(source)
+        if n.op_type == "Scan":
+            self._scans.append(n)
+        elif n.op_type == "Loop":
+            self._reach((*n.inputs[:2], n.attributes["body"].outputs[0]))
+        else:
+            self._reach(n.inputs)
 
-    def reach_length(self, scan: Node) -> None:
+    def _reach_length(self, scan: Node) -> None:
         """Let a Scan that reads none of its scan inputs have one, for the number of iterations."""
         count = loop_layout(scan)[2]
-        if any(v in self.live for v in scan.attributes["body"].inputs[count:]):
-            return
-        at = next((i for i, v in enumerate(scan.inputs[count:]) if v in self.live), 0)
-        self.reach(scan.attributes["body"].inputs[count + at : count + at + 1])
+        slices = scan.attributes["body"].inputs[count:]
+        if not any(v in self.values for v in slices):
+            at = next((i for i, v in enumerate(scan.inputs[count:]) if v in self.values), 0)
+            self._reach(slices[at : at + 1])

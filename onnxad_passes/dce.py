@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxad_ir.core import Graph, Model, Value
-from onnxad_ir.liveness import live_values
+from onnxad_ir.liveness import Liveness
 from onnxad_ir.traverse import is_control
 from onnxad_passes.dead_results import drop_results
 from onnxad_passes.inline_functions import called_functions
@@ -39,20 +39,19 @@ def drop_dead(graph: Graph, keep: Collection[Value] = ()) -> bool:
 
     Of If, Loop and Scan also single results, states and scan inputs, however loops are nested.
     """
-    live = live_values(graph, keep)
+    live = Liveness(graph, keep)
     changed = False
     graphs = [graph]
     for g in graphs:  # grows on the way
-        kept = []
-        for n in g.nodes:
-            if any(v in live for v in n.outputs):
-                kept.append(n)
-                if is_control(n):
-                    changed |= drop_results(n, live)
+        kept = [n for n in g.nodes if n in live.nodes]
+        for n in kept:
+            if n.regions:
+                changed |= is_control(n) and drop_results(n, live.values)
                 graphs += n.regions
-            else:
-                n.detach()
         if len(kept) != len(g.nodes):
+            for n in g.nodes:
+                if n not in live.nodes:
+                    n.detach()
             g.nodes[:] = kept
             changed = True
     for g in graphs:
