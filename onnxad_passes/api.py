@@ -13,10 +13,10 @@ from onnxad_ir.traverse import deep_regions
 from onnxad_ir.verify import verify
 from onnxad_passes.forward import Forward
 from onnxad_passes.gradient import Gradient
+from onnxad_passes.layouts import check_layout
 from onnxad_passes.manager import Pass, PassManager
 from onnxad_passes.pipeline import parse_pipeline
 from onnxad_passes.reverse import Reverse
-from onnxad_passes.seeds import check_layout
 from onnxad_passes.unroll import LIMIT, Unroll
 from onnxad_rules.ruleset import Ruleset
 
@@ -107,8 +107,8 @@ def forward(
     derivative on, where by default it is zero: Round, Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear.
     Raises as `run_pipeline` does.
     """
-    check_layout(layout)
-    options = (prefix, layout, rules, functions, _tuple(straight_through))
+    check_layout(layout, dim)
+    options = (prefix, layout, rules, functions, _tuple(straight_through), dim)
     return _derivative(model, Forward(_names(inputs), _names(outputs), *options))
 
 
@@ -129,8 +129,8 @@ def reverse(
     Arguments and errors are those of `forward`. checkpoint: keep the state of every so many-th iteration of a Scan or
     Loop only, and compute in between again: a number, or "auto" for about the square root of the number of iterations.
     """
-    check_layout(layout)
-    options = (prefix, layout, rules, functions, _tuple(straight_through), _text(checkpoint))
+    check_layout(layout, dim)
+    options = (prefix, layout, rules, functions, _tuple(straight_through), _text(checkpoint), dim)
     return _derivative(model, Reverse(_names(inputs), _names(outputs), *options))
 
 

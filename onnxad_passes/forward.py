@@ -10,11 +10,11 @@ from onnxad_ir.builder import Builder
 from onnxad_ir.core import Model
 from onnxad_ir.traverse import Captures
 from onnxad_passes.dce import drop_dead_states
+from onnxad_passes.layouts import SINGLE, add_directions, check_layout
 from onnxad_passes.manager import Pass
 from onnxad_passes.seeds import (
     add_results,
     add_seeds,
-    check_layout,
     choose_sinks,
     choose_sources,
     next_prefix,
@@ -37,8 +37,10 @@ class Forward(Pass):
 
     inputs: what to differentiate with respect to (inputs, initializers or inner values; default: every
     floating input). outputs: whose tangents to return (default: every floating output). prefix: of the new
-    names (default: fwd_, counted up where it is taken). layout: single.
-    functions: inline, or keep: local functions are differentiated once and called.
+    names (default: fwd_, counted up where it is taken). layout: how directions are
+    handed over (single: one, in the shape of the value; casadi, onnx, leading: several). dim: the name of the axis of
+    directions (default: nfwd, counted up like the prefix).
+    functions: inline, or keep: local functions are differentiated once and called (in layout single).
     straight_through: operators of rounding and quantization whose derivative is passed on instead of zero (Round,
     Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear).
     """
@@ -48,20 +50,22 @@ class Forward(Pass):
     inputs: tuple[str, ...] | None = None
     outputs: tuple[str, ...] | None = None
     prefix: str | None = None
-    layout: str = "single"
+    layout: str = SINGLE
     rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
     functions: str = "inline"
     straight_through: tuple[str, ...] = ()
+    dim: str | None = None
 
     @property
     def instead(self) -> Mapping[str, str]:
-        return function_passes(self.functions)
+        kept = function_passes(self.functions)
+        return kept if self.layout == SINGLE else {}
 
     def prepare(self, model: Model) -> None:
         reserve(model, self.inputs, self.outputs)
 
     def run(self, model: Model) -> bool:
-        check_layout(self.layout)
+        check_layout(self.layout, self.dim)
         drop_dead_states(model)
         graph, rules = model.graph, with_functions(straight_through(self.straight_through, self.rules), model)
         sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
@@ -92,4 +96,9 @@ class Forward(Pass):
         add_results(op, graph, [(prefix + v.name, v, tangents.get(v)) for v in sinks], seeds.values())
         release(model, (*sources, *sinks))
         tidy(model)
+        if self.layout != SINGLE:
+            default = "nfwd" if self.prefix is not None else f"n{prefix[:-1]}"
+            types = [v.type for v in sinks]
+            add_directions(model, self.layout, self.dim or default, self.dim is not None, len(sources), types, rules)
+            tidy(model)
         return True

@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol
 from onnxad_ir.core import Model
 from onnxad_ir.diagnostics import ModelError, UsageError
 from onnxad_ir.verify import verify
+from onnxad_passes.extents import PublicNames
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,11 @@ class PassManager:
         if self.verify_each:
             verify(model)
         changed = False
+        names = PublicNames(model)
         for p in order:
             changed |= self._run_one(p, model)
+            names.look()
+        names.restore()
         return changed
 
     def _run_one(self, p: Pass, model: Model) -> bool:

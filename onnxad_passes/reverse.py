@@ -10,11 +10,11 @@ from onnxad_ir.builder import Builder
 from onnxad_ir.core import Model, Value
 from onnxad_passes.checkpoint import check_checkpoint, checkpoint_loops
 from onnxad_passes.dce import drop_dead_states
+from onnxad_passes.layouts import SINGLE, add_directions, check_layout
 from onnxad_passes.manager import Pass
 from onnxad_passes.seeds import (
     add_results,
     add_seeds,
-    check_layout,
     choose_sinks,
     choose_sources,
     next_prefix,
@@ -37,8 +37,10 @@ class Reverse(Pass):
 
     inputs: what to differentiate with respect to (inputs, initializers or inner values; default: every
     floating input). outputs: what to seed (default: every floating output). prefix: of the new names
-    (default: adj_, counted up where it is taken). layout: single.
-    functions: inline, or keep: local functions are differentiated once and called.
+    (default: adj_, counted up where it is taken). layout: how directions are
+    handed over (single: one, in the shape of the value; casadi, onnx, leading: several). dim: the name of the axis of
+    directions (default: nadj, counted up like the prefix).
+    functions: inline, or keep: local functions are differentiated once and called (in layout single).
     straight_through: operators of rounding and quantization whose derivative is passed on instead of zero (Round,
     Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear).
     checkpoint: keep every so many-th state of a Scan or Loop only and compute in between again on the way back (a
@@ -50,21 +52,23 @@ class Reverse(Pass):
     inputs: tuple[str, ...] | None = None
     outputs: tuple[str, ...] | None = None
     prefix: str | None = None
-    layout: str = "single"
+    layout: str = SINGLE
     rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
     functions: str = "inline"
     straight_through: tuple[str, ...] = ()
     checkpoint: str | None = None
+    dim: str | None = None
 
     @property
     def instead(self) -> Mapping[str, str]:
-        return function_passes(self.functions)
+        kept = function_passes(self.functions)
+        return kept if self.layout == SINGLE else {}
 
     def prepare(self, model: Model) -> None:
         reserve(model, self.inputs, self.outputs)
 
     def run(self, model: Model) -> bool:
-        check_layout(self.layout)
+        check_layout(self.layout, self.dim)
         drop_dead_states(model)
         graph, rules = model.graph, with_functions(straight_through(self.straight_through, self.rules), model)
         sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
@@ -80,6 +84,11 @@ class Reverse(Pass):
         add_results(op, graph, [(prefix + v.name, v, total(op, cotangents, v)) for v in sources], seeds.values())
         release(model, (*sources, *sinks))
         tidy(model)
+        if self.layout != SINGLE:
+            default = "nadj" if self.prefix is not None else f"n{prefix[:-1]}"
+            types = [v.type for v in sources]
+            add_directions(model, self.layout, self.dim or default, self.dim is not None, len(sinks), types, rules)
+            tidy(model)
         return True
 
 

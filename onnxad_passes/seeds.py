@@ -11,22 +11,8 @@ from onnxad_ir.core import Graph, Model, Value
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.types import is_floating
 
-#: Layouts of several directions in one evaluation; "single" is one direction in the primal's own shapes.
-LAYOUTS = ("single", "casadi", "onnx", "leading")
-
 #: What the name of a result ends in where a value is differentiated and seeded, so that its seed has the name already.
 SECOND = "_1"
-
-
-def check_layout(layout: str) -> None:
-    """Raise UsageError for a layout that does not exist, or that is not available yet."""
-    if layout not in LAYOUTS:
-        raise UsageError(f"there is no layout {layout!r}; the layouts are {', '.join(LAYOUTS)}")
-    if layout != "single":
-        raise UsageError(
-            f"layout {layout!r}, several directions in one evaluation, is not available yet; "
-            "use layout='single', which takes one direction in the primal's own shapes"
-        )
 
 
 def next_prefix(kind: str, graph: Graph, values: Iterable[Value] = ()) -> str:

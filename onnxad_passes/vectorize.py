@@ -9,7 +9,8 @@ from typing import ClassVar
 from onnxad_ir.builder import Builder
 from onnxad_ir.core import Graph, Model, Value
 from onnxad_ir.diagnostics import UsageError
-from onnxad_ir.types import Dim, TensorType
+from onnxad_ir.types import Dim
+from onnxad_passes.layouts import check_free, extents
 from onnxad_passes.manager import Pass
 from onnxad_passes.tidy import tidy
 from onnxad_rules.batching import RULES
@@ -35,8 +36,7 @@ class Vectorize(Pass):
 
     def run(self, model: Model) -> bool:
         chosen = _choose(model.graph, self.inputs)
-        if self.dim in _extents(model.graph):
-            raise UsageError(f"the model has a dimension called {self.dim!r} already; choose another name with dim=")
+        check_free(self.dim, extents(model.graph))
         batch_inputs(model, chosen, self.dim, self.rules or default_rules())
         tidy(model)
         return True
@@ -51,11 +51,6 @@ def _choose(graph: Graph, names: Sequence[str] | None) -> list[Value]:
     if not chosen:
         raise UsageError("no input to vectorize was named, or the model has none")
     return chosen
-
-
-def _extents(graph: Graph) -> set[Dim]:
-    values = [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
-    return {d for v in values if isinstance(v.type, TensorType) for d in v.type.shape or ()}
 
 
 def batch_inputs(model: Model, inputs: Sequence[Value], dim: Dim, rules: Ruleset) -> None:

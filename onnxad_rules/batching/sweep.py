@@ -140,13 +140,23 @@ class Sweep:
         body_node = clone_node(node, dict(entries))
         inner.place_typed(body_node, [v.type for v in node.outputs])
         used = [i for i, v in enumerate(node.outputs) if v.users or v in self._awaited]
-        inner.graph.set_outputs(body_node.outputs[i] for i in used)
-        types = [stacked(node.outputs[i].type, self.dim, op) for i in used]
+        bare = [i for i in used if node.outputs[i].rank is None]
+        results = [inner.var(body_node.outputs[i]) for i in used]
+        # a Scan has to know ranks: a result of unknown rank leaves it as a vector, beside its shape
+        vectors = [inner.Reshape(y, [-1]) if y.rank is None else y for y in results]
+        inner.graph.set_outputs(
+            [*(y.value for y in vectors), *(inner.Shape(y).value for y in results if y.rank is None)]
+        )
+        types = [stacked(y.type, self.dim, op) for y in map(inner.var, inner.graph.outputs)]
         operands = [self.twins[v] for v in entries]
         attributes: dict[str, Any] = {"body": inner.graph, "num_scan_inputs": len(entries)}
         scan = Node("Scan", operands, attributes, ("",) * len(types), name=op.label)
-        results = dict(zip(used, op.place_typed(scan, types), strict=True))
-        return [op.var(results[i]) if i in results else None for i in range(len(node.outputs))]
+        stacks = list(map(op.var, op.place_typed(scan, types)))
+        found = dict(zip(used, stacks, strict=False))
+        for i, shapes in zip(bare, stacks[len(used) :], strict=True):
+            shape = op.Concat(op.dim(self.dim), op.Gather(shapes, op.const(0), axis=0), axis=0)
+            found[i] = op.Reshape(found[i], shape, allowzero=1)
+        return [found.get(i) for i in range(len(node.outputs))]
 
     def _check(self, op: Builder, node: Node) -> None:
         if node.op_type in RAGGED and not node.domain:

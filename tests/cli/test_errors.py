@@ -236,10 +236,6 @@ def test_unknown_suffix(fails, mlp, tmp_path):
     fails(2, r"m\.model: suffix '\.model'.*--from", odd)
 
 
-def test_layouts_of_later(fails, mlp):
-    fails(2, "not available yet.*layout='single'", mlp, "--pass=reverse{layout=casadi}")
-
-
 def test_clashing_result_names(fails, mlp):
     fails(2, "would clash", mlp, '--pass=reverse{prefix=""}')
 

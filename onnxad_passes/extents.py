@@ -1,0 +1,80 @@
+"""Names for extents that are products, like three times the number of directions.
+
+Inside a pipeline such an extent is an expression, so that it is known to be one; at its ends, where people and other
+programs read it, it has the name that a pass gave it. The names travel with the model, in its metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from onnxad_ir import dims
+from onnxad_ir.core import Graph, Model, Value
+from onnxad_ir.diagnostics import ModelError
+from onnxad_ir.types import Dim, Shape, TensorType, is_anonymous
+
+#: The metadata entry: by name the terms of the extent, each a factor followed by symbols.
+NAMES = "onnxad.extents"
+
+
+def names_of_extents(model: Model) -> dict[str, Dim]:
+    """The extents that were given a name, by name."""
+    text = model.metadata.get(NAMES, "{}")
+    try:
+        return {
+            str(name): dims.total(dims.mul(int(factor), dims.product(map(str, symbols))) for factor, *symbols in terms)
+            for name, terms in json.loads(text).items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        raise ModelError(f'the metadata entry "{NAMES}" does not tell extents by name: {text!r}') from None
+
+
+def give_names(model: Model, names: dict[str, Dim]) -> None:
+    """Give names to extents, beside those that have one."""
+    if not names:
+        return
+    every = {**names_of_extents(model), **names}
+    text = {name: [[factor, *symbols] for symbols, factor in dims.terms(d).items()] for name, d in every.items()}
+    model.metadata[NAMES] = json.dumps(text)
+
+
+class PublicNames:
+    """What the extents of a model's inputs and outputs are called outside of a pipeline."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        #: Shapes of outputs by name.
+        self.seen: dict[str, Shape] = {}
+        if NAMES in model.metadata:
+            meaning = names_of_extents(model)
+            for v in _values(model.graph):
+                if isinstance(v.type, TensorType):
+                    v.type = TensorType(v.type.dtype, dims.substitute(v.type.shape, meaning))
+        self.look()
+
+    def look(self) -> None:
+        """Take note of the names that extents of outputs have now: later inference may have none for them."""
+        for v in self.model.graph.outputs:
+            if v.shape and any(isinstance(d, str) and not is_anonymous(d) for d in v.shape):
+                self.seen[v.name] = v.shape
+
+    def restore(self) -> None:
+        """Call extents what they were called."""
+        spelled = {d: name for name, d in names_of_extents(self.model).items()}
+        graph = self.model.graph
+        for v in dict.fromkeys((*graph.inputs, *graph.outputs)):
+            t = v.type
+            if isinstance(t, TensorType) and t.shape is not None:
+                known = t.shape if v in graph.inputs else self.seen.get(v.name, t.shape)
+                known = known if len(known) == len(t.shape) else t.shape
+                shape = [
+                    k if is_anonymous(d) and isinstance(k, str) else d for d, k in zip(t.shape, known, strict=True)
+                ]
+                v.type = TensorType(t.dtype, tuple(spelled.get(d, d) for d in shape))
+
+
+def _values(graph: Graph) -> Iterator[Value]:
+    yield from graph.inputs
+    for n in graph.nodes:
+        yield from n.outputs
