@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -86,6 +86,31 @@ def save(
     externals.finish()
     with _replacing(path) as f:
         f.write(data)
+
+
+def save_together(models: Mapping[str, Model]) -> None:
+    """Write several models, each in one binary file that holds all its weights: all of them, or none.
+
+    External data is read. Raises UsageError, before anything is written, for a model of over 2 GB.
+    """
+    for path, model in models.items():
+        size = sum(t.nbytes for t in tensors(model))
+        if size > _PROTO_LIMIT:
+            raise UsageError(f"{path}: {size} bytes of weights are over the 2 GB that one file can hold")
+    with ExitStack() as files:  # each file takes its place when the stack is left, after the last one is complete
+        for path, model in models.items():
+            file = files.enter_context(_replacing(path))
+            try:
+                file.write(to_proto(model, external=_read).SerializeToString(deterministic=True))
+            except (EncodeError, ValueError) as e:
+                raise UsageError(
+                    f"{os.fspath(path)}: the model is over the 2 GB that one file can hold ({e})"
+                ) from None
+
+
+def _read(t: Tensor) -> Tensor:
+    """A tensor in memory in the place of one in a file."""
+    return ir.Tensor(t.numpy(), dtype=t.dtype, name=t.name) if isinstance(t, ir.ExternalTensor) else t
 
 
 def _decode(data: bytes, format: str, base_dir: str) -> Model:

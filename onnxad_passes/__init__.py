@@ -2,6 +2,7 @@
 
 from onnxad_passes.api import forward, gradient, reverse, run_pipeline, unroll
 from onnxad_passes.check import CheckReport, check_derivatives
+from onnxad_passes.family import family, sibling
 from onnxad_passes.grad_registry import GradRegistry, register_gradient_function
 from onnxad_passes.gradient_function import gradient_of_function, gradient_of_nodes
 from onnxad_passes.manager import Pass, PassManager
@@ -18,6 +19,7 @@ __all__ = [
     "UnrollTooLarge",
     "UnsupportedOperator",
     "check_derivatives",
+    "family",
     "forward",
     "gradient",
     "gradient_of_function",
@@ -27,5 +29,6 @@ __all__ = [
     "register_gradient_function",
     "reverse",
     "run_pipeline",
+    "sibling",
     "unroll",
 ]
