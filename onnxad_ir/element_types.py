@@ -71,9 +71,15 @@ class ElementTypes:
 
     def of(self, value: Value) -> frozenset[DataType] | None:
         """What the element type can be; None where nothing is known, or where it is a contradiction."""
-        return self.allowed.get(self._find(value)) or None
+        return self.allowed.get(self.representative(value)) or None
 
-    def _find(self, v: Value) -> Value:
+    def restrict(self, value: Value, types: Iterable[DataType]) -> None:
+        """Let a value, and what has its type, have some types only."""
+        v, found = self.representative(value), frozenset(types)
+        self.allowed[v] = self.allowed.get(v, found) & found
+
+    def representative(self, v: Value) -> Value:
+        """One of the values that have the same element type as `v`, the same for all of them."""
         path = []
         while (up := self.parent.get(v, v)) is not v:
             path.append(v)
@@ -83,20 +89,16 @@ class ElementTypes:
         return v
 
     def _same(self, a: Value, b: Value) -> None:
-        a, b = self._find(a), self._find(b)
+        a, b = self.representative(a), self.representative(b)
         if a is not b:
             self.parent[b] = a
             if (other := self.allowed.pop(b, None)) is not None:
-                self._restrict(a, other)
-
-    def _restrict(self, v: Value, types: Iterable[DataType]) -> None:
-        v, found = self._find(v), frozenset(types)
-        self.allowed[v] = self.allowed.get(v, found) & found
+                self.restrict(a, other)
 
     def _declared(self, v: Value) -> None:
         d = element_of(v.type)
         if d is not None:
-            self._restrict(v, (d,))
+            self.restrict(v, (d,))
 
     def _control(self, n: Node) -> None:
         if n.op_type == "Loop":
@@ -104,11 +106,11 @@ class ElementTypes:
             counts = [v for v in (n.inputs[0], body.inputs[0]) if v is not None]
             flags = [v for v in (n.inputs[1], body.inputs[1], body.outputs[0]) if v is not None]
             for v in counts:
-                self._restrict(v, (DataType.INT64,))
+                self.restrict(v, (DataType.INT64,))
             for v in flags:
-                self._restrict(v, (DataType.BOOL,))
+                self.restrict(v, (DataType.BOOL,))
         elif n.op_type == "If" and n.inputs[0] is not None:
-            self._restrict(n.inputs[0], (DataType.BOOL,))
+            self.restrict(n.inputs[0], (DataType.BOOL,))
 
     def _node(self, n: Node) -> bool:
         """Take in what the schema of a node says; False where it has none."""
@@ -122,7 +124,7 @@ class ElementTypes:
                     continue
                 formal = along[min(i, len(along) - 1)]
                 if formal.types:
-                    self._restrict(v, formal.types)
+                    self.restrict(v, formal.types)
                 if formal.variable:
                     self._same(bound.setdefault(formal.variable, v), v)
         self._attributes(n)
@@ -131,10 +133,10 @@ class ElementTypes:
     def _attributes(self, n: Node) -> None:
         number = n.attributes.get(_NAMED.get(n.op_type, "")) if not n.domain else None
         if number:
-            self._restrict(n.outputs[0], (onnx_dtype(number),))
+            self.restrict(n.outputs[0], (onnx_dtype(number),))
         elif n.op_type == "ConstantOfShape":
             value = n.attributes.get("value")
-            self._restrict(n.outputs[0], (DataType.FLOAT if value is None else value.dtype,))
+            self.restrict(n.outputs[0], (DataType.FLOAT if value is None else value.dtype,))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ a pass then writes in that type, constants and casts, is what `release` brings t
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from onnxad_ir.types import FLOATING, DataType, SequenceType, TensorType
 from onnxad_rules.context import LARGEST, SMALLEST
 
 #: What stands for an unknown type: the wider the better, since constants are rounded to it.
-_CHOICES = (DataType.DOUBLE, DataType.FLOAT, DataType.FLOAT16)
+_CHOICES = (DataType.DOUBLE, DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16)
 #: Numbers that rules take from the element type, by type.
 _TABLES = {
     "smallest": SMALLEST,
@@ -34,54 +35,79 @@ _TABLES = {
 }
 
 
-def assume(model: Model) -> DataType | None:
+@dataclass
+class Assumed:
+    """What was taken for unknown element types.
+
+    `floating` is what stands for the one that all operands of unknown floating type share. An operand that might as
+    well hold integers or booleans has another one to itself, in `others`, while there are any. `several`: whether
+    operands share a type that need not.
+    """
+
+    floating: DataType
+    others: dict[DataType, Value]
+    several: bool
+
+
+def assume(model: Model, floating: Iterable[Value]) -> Assumed | None:
     """Give the operands of a graph, and results of unknown operators, element types; their shapes stay unknown.
 
-    Returns the type that stands for the unknown one, None where all are known. All operands of unknown floating type
-    are taken to share it. Where an operator takes several integer types, the operand is cast to int64.
-    Raises UsageError where no type is left to stand for the unknown one.
+    `floating` are values known to be differentiated. Where an operator takes several integer types, its operand is cast
+    to int64. Returns None where all types are known.
+    Raises UsageError where no type is left to stand for an unknown one, and where one of `floating` is not.
     """
     graph = model.graph
     types = ElementTypes(graph, model.opset)
-    named = mentioned(graph)
-    stand_in = next((d for d in _CHOICES if d not in named), None)
-    used = False
+    for v in floating:
+        if not (types.of(v) or FLOATING) & FLOATING:
+            raise UsageError(f"{v.name!r} is not a floating-point tensor: it has no derivative")
+        types.restrict(v, FLOATING)
+    untyped = [v for v in graph.inputs if v.type is None]
+    strange = [v for n in graph.walk() if n.domain for v in n.outputs if v.type is None]
+    classes = {types.representative(v): v for v in reversed(untyped + strange) if _is_open(types.of(v))}
+    certain = [c for c in classes if (types.of(c) or FLOATING | {DataType.BOOL}) <= FLOATING]
+    free = [d for d in _CHOICES if d not in mentioned(graph)]
+    fitting = [d for d in free if all(d in (types.of(c) or ()) for c in certain)]
+    if classes and not fitting:
+        name = next(iter(classes.values())).name
+        raise UsageError(
+            f"the element type of {name!r} is unknown, and the nodes name all those that could stand for it: "
+            "declare types in value_info"
+        )
+    chosen = dict.fromkeys(classes, fitting[0]) if classes else {}
+    others: dict[DataType, Value] = {}
+    for c, v in classes.items():
+        more = [d for d in free if d != fitting[0] and d not in others and d in (types.of(c) or FLOATING)]
+        if c not in certain and v.owner is graph and more:
+            chosen[c] = more[0]
+            others[more[0]] = v
 
-    def choose(v: Value) -> DataType:
-        nonlocal used
+    def element(v: Value) -> DataType:
         can_be = types.of(v)
-        if can_be is not None and len(can_be) == 1:
-            return next(iter(can_be))
-        if can_be is None or can_be & FLOATING:
-            if stand_in is None:
-                names = ", ".join(d.name.lower() for d in _CHOICES)
-                raise UsageError(
-                    f"the element type of {v.name!r} is unknown, and the function works in {names}: declare its type "
-                    "in the function's value_info"
-                )
-            used = True
-            return stand_in
+        if (found := chosen.get(types.representative(v))) is not None or can_be is None:
+            return found or fitting[0]
         return DataType.INT64 if DataType.INT64 in can_be else min(can_be)
 
-    first: list[Node] = []
-    for v in graph.inputs:
-        if v.type is None:
-            d = choose(v)
-            if d == DataType.INT64 and types.of(v) != frozenset((d,)):
-                cast = Node("Cast", (), {"to": int(d)}, (f"{v.name}_int64",), graph=graph)
-                cast.outputs[0].type = TensorType(d)
-                v.replace_by(cast.outputs[0])
-                cast.set_inputs((v,))
-                first.append(cast)
-            else:
-                v.type = SequenceType(TensorType(d)) if is_container(v, model.opset) else TensorType(d)
-    graph.nodes[:0] = first
-    for n in graph.walk():
-        if n.domain or n.op_type == "CastLike":
-            for v in n.outputs:
-                if v.type is None:
-                    v.type = TensorType(choose(v))
-    return stand_in if used else None
+    casts = []
+    for v in untyped:
+        d, can_be = element(v), types.of(v)
+        if d == DataType.INT64 and can_be is not None and len(can_be) > 1:
+            cast = Node("Cast", (), {"to": int(d)}, (f"{v.name}_int64",), graph=graph)
+            cast.outputs[0].type = TensorType(d)
+            v.replace_by(cast.outputs[0])
+            cast.set_inputs((v,))
+            casts.append(cast)
+        else:
+            v.type = SequenceType(TensorType(d)) if is_container(v, model.opset) else TensorType(d)
+    graph.nodes[:0] = casts
+    for v in strange:
+        v.type = TensorType(element(v))
+    return Assumed(fitting[0], others, len(certain) > 1) if classes else None
+
+
+def _is_open(can_be: frozenset[DataType] | None) -> bool:
+    """True where an element type may be floating, but is not known."""
+    return can_be is None or (len(can_be) > 1 and bool(can_be & FLOATING))
 
 
 def release(body: Graph, stand_in: DataType, like: Value) -> None:
@@ -98,6 +124,9 @@ def release(body: Graph, stand_in: DataType, like: Value) -> None:
         g.nodes[:] = nodes
     body.nodes[:0] = limits.nodes
     body.constants[:] = [c for c in body.constants if c.users]
+    for n in body.walk():
+        if n.op_type == "Scan" and not n.domain:
+            _tell_ranks(n.attributes["body"], stand_in, body)
     for g in body.graphs():
         for v in (*g.inputs, *(v for n in g.nodes for v in n.outputs)):
             if element_of(v.type) == stand_in:
@@ -126,6 +155,24 @@ def _release(n: Node, stand_in: DataType, like: Value, nodes: list[Node]) -> Non
         readers = Value("")
         n.outputs[0].replace_by(readers)
         readers.replace_by(_append(nodes, n.graph, "CastLike", (n.outputs[0], like)))
+
+
+def _tell_ranks(scan: Graph, stand_in: DataType, body: Graph) -> None:
+    """Write the results of a Scan's body so that whoever infers them finds their ranks: types, which said so, go.
+
+    ONNX Runtime 1.32 runs no Scan of which it does not. It loses a rank at a Reshape whose target it does not know.
+    """
+    if all(n.op_type != "Reshape" or n.inputs[1] is None or n.inputs[1].is_const for n in scan.nodes):
+        return
+    outputs = []
+    for v in scan.outputs:
+        if v.rank and v.dtype == stand_in:
+            axes = body.add_constant("", ir.Tensor(np.arange(v.rank)))
+            shape = _append(scan.nodes, scan, "Gather", (_append(scan.nodes, scan, "Shape", (v,)), axes))
+            v = _append(scan.nodes, scan, "Reshape", (v, shape))
+            scan.nodes[-1].attributes["allowzero"] = 1
+        outputs.append(v)
+    scan.set_outputs(outputs)
 
 
 class _Limits:

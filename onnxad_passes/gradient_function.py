@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 import onnx
 
-from onnxad_ir.core import Function, Graph, Model, Value
+from onnxad_ir.core import Function, Graph, Model, Node, Value
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.names import Namer
 from onnxad_ir.proto import from_proto, function_to_proto
@@ -135,6 +135,8 @@ class _Source:
                 tensor = wrap_tensor(self.tensors[v.name])
                 v.replace_by(model.graph.add_constant(v.name, tensor))
         model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in self.tensors]
+        for i, v in enumerate(model.graph.inputs):
+            v.index = i
         return model
 
     def bind(self, n: onnx.NodeProto) -> None:
@@ -187,36 +189,65 @@ def _gradient(
 def _differentiate(model: Model, xs: list[str], y: str, zs: list[str], rules: Ruleset) -> None:
     """Turn a model of y into one of the gradients with respect to xs, with inputs xs, zs and the seed."""
     graph = model.graph
-    inner = _give(model, [*xs, *zs])
-    graph.set_outputs(dict.fromkeys([named_values(graph)[y], *inner]))
+    inner = _give(graph, [*xs, *zs])
+    values = named_values(graph)
+    graph.set_outputs(dict.fromkeys([values[y], *inner]))
     names = [v.name for v in graph.outputs]
-    stand_in = assume(model)
+    assumed = assume(model, [values[name] for name in (*xs, y)])
     verify(model)
     PassManager([Reverse(tuple(xs), (y,), rules=rules)], verify_each=False).run(model)
+    computed = dict(zip(names, graph.outputs, strict=False))
+    graph.set_outputs(graph.outputs[len(names) :])
+    _close(graph, [*xs, *zs], computed)
+    namer = Namer()
+    for v in graph.inputs[:-1]:
+        namer.claim(v.name)
+    graph.inputs[-1].name = namer.fresh("dy")
+    for x, v in zip(xs, graph.outputs, strict=True):
+        v.name = namer.fresh(f"grad_{x}")
+    _spell_out(graph, model.opset)
+    if assumed is not None:
+        if assumed.several:
+            _cast_like(graph, len(xs), assumed.floating)
+        release(graph, assumed.floating, _of_type(graph.inputs, assumed.floating))
+        for d, v in assumed.others.items():
+            release(graph, d, v)
+
+
+def _give(graph: Graph, names: list[str]) -> list[Value]:
+    """Have the constants that are named be inputs; returns the results of nodes that are named."""
+    values = named_values(graph)
+    for name in names:
+        if name not in values:
+            near = get_close_matches(name, values, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"there is no value called {name!r}{hint}")
+        v = values[name]
+        if v.is_const:
+            v.replace_by(graph.add_input(name, v.type))
+            graph.constants.remove(v)
+    return [values[name] for name in names if values[name].producer is not None]
+
+
+def _close(graph: Graph, names: list[str], computed: dict[str, Value]) -> None:
+    """Leave the inputs of those names, and the last one; what has been computed of them is given from now on.
+
+    Raises UsageError where anything else is read.
+    """
     values = {v.name: v for v in graph.inputs}
-    gradients, seed = graph.outputs[len(names) :], graph.inputs[-1]
-    for name, old in zip(names, graph.outputs, strict=False):
-        if name in xs or name in zs:  # computed so far, given from now on
+    seed = graph.inputs[-1]
+    for name in names:
+        if (old := computed.get(name)) is not None:
             values[name] = graph.add_input(name, old.type)
             old.replace_by(values[name])
             old.name = ""
-    graph.set_outputs(gradients)
     drop_dead(graph)
-    given = [values[name] for name in (*xs, *zs)]
+    given = [values[name] for name in names]
     if missing := [v.name for v in graph.inputs if v.users and v not in given and v is not seed]:
         raise UsageError(f"the gradient reads {', '.join(map(repr, missing))}: name it in xs or zs")
     graph.inputs[:] = [*given, seed]
     for i, v in enumerate(graph.inputs):
         v.index = i
-    namer = Namer()
-    for v in given:
-        namer.claim(v.name)
-    seed.name = namer.fresh("dy")
-    for x, v in zip(xs, gradients, strict=True):
-        v.name = namer.fresh(f"grad_{x}")
-    _spell_out(graph, model.opset)
-    if stand_in is not None:
-        release(graph, stand_in, _representative([*given, seed], stand_in))
 
 
 def _spell_out(graph: Graph, opset: dict[str, int]) -> None:
@@ -229,25 +260,20 @@ def _spell_out(graph: Graph, opset: dict[str, int]) -> None:
                     n.attributes.setdefault(name, default)
 
 
-def _representative(operands: list[Value], stand_in: DataType) -> Value:
-    """An operand of the unknown element type."""
+def _of_type(operands: list[Value], dtype: DataType) -> Value:
+    """An operand of an element type."""
     for v in operands:
-        if isinstance(v.type, TensorType) and v.type.dtype == stand_in:
+        if isinstance(v.type, TensorType) and v.type.dtype == dtype:
             return v
-    raise UsageError("no operand tells the element type: declare types in the function's value_info")
+    raise UsageError("no operand tells the element type: declare types in value_info")
 
 
-def _give(model: Model, names: list[str]) -> list[Value]:
-    """Have the constants that are named be inputs; returns the results of nodes that are named."""
-    graph = model.graph
-    values = named_values(graph)
-    for name in names:
-        if name not in values:
-            near = get_close_matches(name, values, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"there is no value called {name!r}{hint}")
-        v = values[name]
-        if v.is_const:
-            v.replace_by(graph.add_input(name, v.type))
-            graph.constants.remove(v)
-    return [values[name] for name in names if values[name].producer is not None]
+def _cast_like(graph: Graph, count: int, dtype: DataType) -> None:
+    """Have the gradients of operands that are only taken to be of a type be of those operands' own types."""
+    outputs = []
+    for x, v in zip(graph.inputs[:count], graph.outputs, strict=True):
+        if isinstance(x.type, TensorType) and x.type.dtype == dtype:
+            cast = graph.append(Node("CastLike", (v, x), {}, (v.name,)))
+            cast.outputs[0].type, v.name, v = x.type, "", cast.outputs[0]
+        outputs.append(v)
+    graph.set_outputs(outputs)

@@ -105,10 +105,10 @@ def _as_long(op: Builder, n: NodeView, mask: Var, k: Var) -> Var:
 
 
 def _ranks(n: NodeView) -> list[Choice]:
-    """Heads are an axis, or side by side where the attributes tell how many there are."""
+    """Heads are an axis, or side by side where the attributes tell how many there are, as the specification has it."""
     apart: Choice = dict(Q="bhqd", K="bgkd", V="bgke", Y="bhqe", past_key="bgpd", past_value="bgpe")
     together: Choice = dict(Q="bqm", K="bkn", V="bko", Y="bqy", past_key="bgpd", past_value="bgpe")
-    return [apart] if n.q_num_heads is None else [apart, together]
+    return [apart if n.q_num_heads is None else together]
 
 
 @decompose("Attention", ranks=_ranks)

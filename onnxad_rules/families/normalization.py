@@ -86,19 +86,25 @@ def axes_but(op: Builder, x: Var, *kept: int) -> Var:
 
 @pushforward("BatchNormalization", when=lambda n: not n.training_mode)
 def _batch_inference(op: Builder, n: NodeView, t: Any) -> Var | None:
-    """tX f + (X - mean) gain + shift, with f = scale / sqrt(var + epsilon), gain and shift one number a channel."""
-    inverse = op.Reciprocal(op.Sqrt(n.input_var + n.epsilon))
+    """tX f + (X - mean) gain + shift, with f = scale / sqrt(var + epsilon), gain and shift one number a channel.
+
+    X, scale and bias, and the statistics may have three element types.
+    """
+    inverse = op.cast_like(op.Reciprocal(op.Sqrt(n.input_var + n.epsilon)), n.scale)
     factor = n.scale * inverse
+
+    def spread(v: Var) -> Var:
+        return per_channel(op, op.cast_like(v, n.X), n.X)
+
     gain = _add(
         _maybe(lambda s: s * inverse, t.scale),
-        _maybe(lambda v: v * (factor * inverse * inverse * op.like(-0.5, factor)), t.input_var),
+        _maybe(lambda v: op.cast_like(v, factor) * (factor * inverse * inverse * op.like(-0.5, factor)), t.input_var),
     )
-    shift = _add(t.B, _maybe(lambda m: -(m * factor), t.input_mean))
-    out = _maybe(lambda x: x * per_channel(op, factor, n.X), t.X)
+    shift = _add(t.B, _maybe(lambda m: -(op.cast_like(m, factor) * factor), t.input_mean))
+    out = _maybe(lambda x: x * spread(factor), t.X)
     if gain is not None:
-        centred = n.X - per_channel(op, n.input_mean, n.X)
-        out = _add(out, centred * per_channel(op, gain, n.X))
-    return _add(out, _maybe(lambda s: per_channel(op, s, n.X), shift))
+        out = _add(out, (n.X - spread(n.input_mean)) * spread(gain))
+    return _add(out, _maybe(spread, shift))
 
 
 @pushforward("BatchNormalization", when=lambda n: n.training_mode)
@@ -106,13 +112,14 @@ def _batch_training(op: Builder, n: NodeView, t: Any) -> dict[str, Var | None]:
     """The statistics are those of the batch (with the population's variance), and move the running ones."""
     axes = axes_but(op, n.X, 1)
     standard, _ = standardize(op, n.X, axes, n.epsilon)
-    scale, t_scale, t_shift = (_maybe(lambda v: per_channel(op, v, n.X), v) for v in (n.scale, t.scale, t.B))
+    parameters = (n.scale, t.scale, t.B)
+    scale, t_scale, t_shift = (_maybe(lambda v: per_channel(op, op.cast_like(v, n.X), n.X), v) for v in parameters)
     new = 1 - n.momentum
     mean = variance = None
     if t.X is not None:
-        mean = op.ReduceMean(t.X, axes, keepdims=0) * new
+        mean = op.cast_like(op.ReduceMean(t.X, axes, keepdims=0) * new, n.input_mean)
         centred = standard.value / standard.inverse
-        variance = op.ReduceMean(centred * t.X, axes, keepdims=0) * (2 * new)
+        variance = op.cast_like(op.ReduceMean(centred * t.X, axes, keepdims=0) * (2 * new), n.input_var)
     return {
         "Y": _affine(_maybe(lambda x: standard.tangent(op, x), t.X), scale, standard.value, t_scale, t_shift),
         "running_mean": _add(mean, _maybe(lambda m: m * n.momentum, t.input_mean)),
