@@ -84,13 +84,15 @@ def factor(op: Builder, n: NodeView, v: Var, *, certain: bool = False) -> Var:
     """`v` to multiply by. Where the result of `n` may be thrown away, what is infinite in `v` is made finite.
 
     And what is undefined becomes zero, so that a zero cotangent stays one. Without `certain`, only where an operand
-    of `n` can be infinite or undefined at all.
+    of `n` can be infinite or undefined at all. A Clip would do for the numbers, but not for their derivative: its mask
+    would be multiplied by the infinite tangent of what it cuts off.
     """
     facts = facts_of(op, n)
     if not facts & DROPPED or not (certain or facts & WILD):
         return v
-    top = LARGEST[v.dtype]
-    return op.Clip(op.where(op.IsNaN(v), 0, v), op.like(-top, v), op.like(top, v))
+    top = op.like(LARGEST[v.dtype], v)
+    defined = op.where(op.IsNaN(v), 0, v)
+    return op.Where(op.Greater(op.Abs(defined), top), op.Mul(op.Sign(defined), top), defined)
 
 
 def positive(op: Builder, b: Var) -> Var:
