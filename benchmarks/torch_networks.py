@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+import torch_control
 import torch_science
 import torch_sequences
 import torch_vision
@@ -372,7 +373,13 @@ def networks() -> dict[str, Callable[[], Made]]:
         "triangular": of(lambda x: x[torch.tril_indices(4, 4)[0], torch.tril_indices(4, 4)[1]].cumsum(0), r(4, 4)),
         "tri_mask": of(lambda x: (x * torch.ones(4, 4).tril()).logsumexp(1) + x.tril(-1).sum(0), r(4, 4)),
     }
-    return found | torch_vision.networks() | torch_sequences.networks() | torch_science.networks()
+    return (
+        found
+        | torch_vision.networks()
+        | torch_sequences.networks()
+        | torch_science.networks()
+        | torch_control.networks()
+    )
 
 
 def _function(name: str) -> Callable[..., object]:
