@@ -1,5 +1,7 @@
 """Gradient functions of graphs: what is computed inside and what is given, names, control flow."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from gradient_functions import Case, as_type, away, close, differences, grads, node, normal, primal, run
@@ -133,6 +135,16 @@ def test_arguments_stay_as_they_are():
     xs, zs = ["W"], ["X"]
     gradient_of_nodes(nodes, ["X"], inits, xs, "y", zs)
     assert before == [p.SerializeToString() for p in (*nodes, *inits)] and (xs, zs) == (["W"], ["X"])
+
+
+def test_the_example_in_the_readme():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    found = {}
+    exec(text.split("## Gradients as functions")[1].split("```python\n")[1].split("```")[0], found)
+    x, w, dy, v = normal(1, 4, 3), normal(2, 3, 2), normal(3, 4, 2), normal(4, 3, 2)
+    t = np.tanh(x @ w)
+    close(grads(found["f"], w=w, x=x, dy=dy)[0], x.T @ (dy * (1 - t * t)), 1e-12)
+    close(grads(found["g"], w=w, x=x, dy=dy, dy_1=v)[0], x.T @ (dy * (x @ v) * -2 * t * (1 - t * t)), 1e-12)
 
 
 # --- control flow

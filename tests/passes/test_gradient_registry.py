@@ -92,8 +92,9 @@ def test_an_operand_that_may_be_of_integers(dtype):
     assert got[0].tolist() == [0, 1, 6]
 
 
-def test_declared_types_and_shapes_are_used():
-    nodes = [node("BatchNormalization", list("xsbmv"), ["y"])]
+@pytest.mark.parametrize("results", [["y"], ["y", "m2", "v2"]], ids=["inference", "training"])
+def test_declared_types_and_shapes_are_used(results):
+    nodes = [node("BatchNormalization", list("xsbmv"), results, training_mode=len(results) // 3)]
     half, full = TensorProto.FLOAT16, TensorProto.FLOAT
     infos = [
         helper.make_tensor_value_info(k, half if k == "x" else full, ["N", 2, 3] if k == "x" else [2]) for k in "xsbmv"
