@@ -64,7 +64,10 @@ def batch_inputs(model: Model, inputs: Sequence[Value], dim: Dim, rules: Ruleset
             graph.defaults.pop(v, None)
         op.scope.define(graph.inputs[i])
     names = [v.name for v in graph.outputs]
-    sweep.graph(op)
+    nodes = graph.nodes[:]
+    graph.nodes.clear()
+    sweep.locate(op, list(sweep.twins.values()))
+    sweep.nodes(op, nodes)
     outputs: list[Value] = []
     for name, v in zip(names, graph.outputs, strict=True):
         twin = sweep.twins.get(v, v)

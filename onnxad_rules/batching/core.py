@@ -22,7 +22,7 @@ import numpy as np
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Attr, Node, Value
-from onnxad_ir.types import Dim, SequenceType, TensorType
+from onnxad_ir.types import QUANTIZED, DataType, Dim, SequenceType, TensorType
 from onnxad_rules.node import NodeView
 from onnxad_rules.regions import seen
 from onnxad_rules.ruleset import UnsupportedOperator
@@ -98,6 +98,11 @@ class Batch:
         """The number of entries, a tensor of shape [1]."""
         return self.op.dim(self.dim)
 
+    @property
+    def count(self) -> int | Var:
+        """The same, as a number where it is one."""
+        return self.dim if isinstance(self.dim, int) else self.size
+
     def __getattr__(self, name: str) -> Any:
         f, node = self.n.facts, self.n.node
         i = f.inputs.get(name)
@@ -141,6 +146,31 @@ class Batch:
         assert own is not None
         return twin if own >= rank else self.op.Unsqueeze(twin, list(range(1, 1 + rank - own)))
 
+    def together(self, *operands: Var | None, rank: int | None = None) -> list[Var | None]:
+        """Operands as they broadcast against each other, in twins of values of a rank (None: the largest there is)."""
+        present = [x for x in operands if x is not None]
+        ranks = [x.rank for x in present]
+        if rank is None and None not in ranks:
+            rank = max((r for r in ranks if r is not None), default=0)
+        if rank is not None and all(x.rank is not None or self.twin(x) is None for x in present):
+            return [None if x is None else self.aligned(x, rank) for x in operands]
+        return [None if x is None else self._aligned_at_run_time(x, present, rank) for x in operands]
+
+    def _aligned_at_run_time(self, x: Var, others: Sequence[Var], rank: int | None) -> Var:
+        op, twin = self.op, self.twin(x)
+        if twin is None or all(y.rank == 0 for y in others if y.value is not x.value):
+            return x if twin is None else twin
+        if rank is not None and x.rank is not None:
+            return self.aligned(x, rank)
+        widest = op.const([rank]) if rank is not None else op.Max(*(self.rank(y) for y in others))
+        ones = op.Expand(op.const([1]), widest - self.rank(x))
+        return op.Reshape(twin, op.Concat(self.size, ones, self.shape(x), axis=0), allowzero=1)
+
+    def rank(self, x: Var) -> Var:
+        """The rank of an operand as a tensor of shape [1]."""
+        twin = self.twin(x)
+        return self.op.rank(x) if x.rank is not None or twin is None else self.op.rank(twin) - 1
+
     def shape(self, x: Var) -> Var:
         """The shape of an operand, which is the same for every entry."""
         twin = self.twin(x)
@@ -174,12 +204,15 @@ class Batch:
     def unfold(self, y: Var, batch: Dim) -> Var:
         """[n * B, ...] as [n, B, ...], for the extent B of one entry's batch."""
         op = self.op
-        assert y.shape is not None
-        tail = list(y.shape[1:])
-        if all(isinstance(d, int) and d > 0 for d in (batch, *tail)):
+        tail = None if y.shape is None else list(y.shape[1:])
+        if tail is not None and all(isinstance(d, int) and d > 0 for d in (batch, *tail)):
             return op.Reshape(y, [-1, batch, *tail])
-        parts = [self.size, op.dim(batch), *([op.Shape(y, start=1)] if tail else [])]
+        parts = [self.size, op.dim(batch), *([] if tail == [] else [op.Shape(y, start=1)])]
         return op.Reshape(y, op.Concat(*parts, axis=0), allowzero=1)
+
+
+#: Element types that Expand does not take; single precision holds each of their numbers.
+_NARROW = QUANTIZED - {DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16}
 
 
 def spread(op: Builder, x: Var, dim: Dim) -> Var:
@@ -188,7 +221,9 @@ def spread(op: Builder, x: Var, dim: Dim) -> Var:
         return _spread_elements(op, x, dim)
     if not isinstance(x.type, TensorType):
         raise UnsupportedOperator(f"a value of type {x.type} cannot be repeated along a new axis")
-    shape = op.shape_of([dim, *x.shape]) if x.shape is not None else op.Concat(op.dim(dim), op.shape(x), axis=0)
+    shape = op.Concat(op.dim(dim), op.shape(x), axis=0)
+    if x.dtype in _NARROW:  # which no operator but a few takes
+        return op.Cast(op.Expand(op.Cast(x, to=int(DataType.FLOAT)), shape), to=int(x.dtype))
     return op.Expand(x, shape)
 
 
@@ -217,5 +252,5 @@ def shift_axes(op: Builder, axes: Var) -> Var:
     known = op.known(axes)
     if known is not None and all(isinstance(a, int) for a in known):
         shifted = np.asarray(shift_all([a for a in known if isinstance(a, int)]), np.int64)
-        return op.const(shifted.reshape(()) if axes.rank == 0 else shifted)
+        return op.const(shifted.reshape(()) if axes.rank == 0 else shifted, axes.dtype)
     return axes + op.Cast(op.GreaterOrEqual(axes, op.like(0, axes)), to=int(axes.dtype))

@@ -13,7 +13,8 @@ from onnxad_rules.node import NodeView
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu", "Cos", "Cosh",
     "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log",
     "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus",
-    "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
+    "Bernoulli", "BitCast", "RandomNormalLike", "RandomUniformLike", "Softsign", "Sqrt", "Swish", "Tan", "Tanh",
+    "ThresholdedRelu",
     any_rank=True,
 )  # fmt: skip
 def _one(op: Builder, n: NodeView, b: Batch) -> Any:
@@ -24,12 +25,11 @@ def _one(op: Builder, n: NodeView, b: Batch) -> Any:
 @batched(
     "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual",
     "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
+    any_rank=True,
 )  # fmt: skip
 def _broadcasting(op: Builder, n: NodeView, b: Batch) -> Any:
-    rank = n.result(0).rank
-    if rank is None:
-        return NotImplemented
-    return b.again(*(b.aligned(op.var(v), rank) for v in n.node.inputs if v is not None))
+    operands = [op.var(v) for v in n.node.inputs if v is not None]
+    return b.again(*b.together(*operands))
 
 
 @batched("CastLike")

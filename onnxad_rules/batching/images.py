@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxad_ir.builder import Builder
-from onnxad_rules.batching.core import Batch, batched
+from onnxad_ir.builder import Builder, Var
+from onnxad_rules.batching.core import Batch, batched, shift_all
 from onnxad_rules.node import NodeView
+from onnxad_rules.windows import extent, reshape
 
 
 @batched(
-    "AveragePool", "BatchNormalization", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalLpPool",
-    "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN", "LpPool", "SpaceToDepth",
+    "AveragePool", "Col2Im", "DepthToSpace", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LRN", "LpPool",
+    "SpaceToDepth",
 )  # fmt: skip
 def _image_by_image(op: Builder, n: NodeView, b: Batch) -> Any:
     x, *others = n.node.inputs
-    if x is None or len(n.node.outputs) > 1 or any(b.twin(v) is not None for v in others):
+    if x is None or any(b.twin(v) is not None for v in others):
         return NotImplemented
     y = b.again(b.fold(op.var(x)), *(None if v is None else op.var(v) for v in others))
     assert x.shape is not None
@@ -24,27 +25,111 @@ def _image_by_image(op: Builder, n: NodeView, b: Batch) -> Any:
 
 @batched("MaxPool")
 def _max_pool(op: Builder, n: NodeView, b: Batch) -> Any:
-    """Only where the indices, which count through the whole batch, are not asked for."""
-    if len(n.node.outputs) > 1 and n.node.outputs[1].users:
+    """The indices count through the whole batch, of all entries here and of one entry in the result."""
+    x, batch = b.fold(n.X), n.X.shape[0]
+    if len(n.node.outputs) == 1:
+        return b.unfold(b.again(x), batch)
+    y, indices = b.again(x)
+    return b.unfold(y, batch), b.unfold(indices, batch) - _starts(op, b, n.X.rank, op.Size(x) / op.scalar(b.size))
+
+
+@batched("MaxUnpool")
+def _max_unpool(op: Builder, n: NodeView, b: Batch) -> Any:
+    if n.output_shape is not None:  # which the indices may, but need not, be relative to
         return NotImplemented
-    y = b.again(b.fold(n.X), outputs=1)
-    return b.unfold(y, n.X.shape[0])
+    x, spatial = b.full(n.X), n.X.rank - 2
+    strides, pads = n.strides or (1,) * spatial, n.pads or (0,) * (2 * spatial)
+    span = [k - p - q for k, p, q in zip(n.kernel_shape, pads[:spatial], pads[spatial:], strict=True)]
+    sides = (op.Shape(x, start=3) - 1) * list(strides) + span
+    size = op.ReduceProd(op.Concat(op.Shape(x, start=1, end=3), sides, axis=0), keepdims=0)
+    indices = b.full(n.I) + _starts(op, b, n.X.rank, size)
+    flat = op.reshape_like(indices, x)
+    folded = op.Reshape(flat, op.Concat([-1], op.Shape(x, start=2), axis=0))
+    return b.unfold(b.again(b.fold(n.X), folded), n.X.shape[0])
 
 
-@batched("Conv")
-def _conv(op: Builder, n: NodeView, b: Batch) -> Any:
+def _starts(op: Builder, b: Batch, rank: int, size: Var) -> Var:
+    """Where each entry starts in what has `size` elements for each, to be added to values of a rank."""
+    return op.Unsqueeze(op.iota(b.size) * size, list(range(1, 1 + rank)))
+
+
+@batched("Resize")
+def _resize(op: Builder, n: NodeView, b: Batch) -> Any:
+    """As one batch where that is not resized itself (engines resize few axes only)."""
+    rank = n.X.rank
+    if not b.only("X") or (n.keep_aspect_ratio_policy != "stretch" and n.axes is None):
+        return NotImplemented
+    axes = list(range(rank)) if n.axes is None else [a % rank for a in n.axes]
+    x, sizes = b.fold(n.X), n.sizes
+    if 0 in axes:
+        at = axes.index(0)
+        if not _stays(op, n, at):
+            if n.mode != "nearest" or n.antialias:
+                return NotImplemented
+            return b.again(b.X, n.roi, n.scales, n.sizes, axes=shift_all(axes))
+        if sizes is not None:
+            before, after = op.Slice(sizes, [0], [at]), op.Slice(sizes, [at + 1], [2**31])
+            sizes = op.Concat(*([before] if at else []), op.Shape(x, start=0, end=1), after, axis=0)
+    return b.unfold(b.again(x, n.roi, n.scales, sizes), n.X.shape[0])
+
+
+def _crops(n: NodeView) -> bool:
+    return n.coordinate_transformation_mode == "tf_crop_and_resize"
+
+
+def _stays(op: Builder, n: NodeView, at: int) -> bool:
+    """True where the batch, which `at` is the place of among the axes that are resized, is sure to stay as it is."""
+    if _crops(n):
+        return False
+    if n.sizes is not None:
+        size = op.known(n.sizes)
+        return size is not None and size[at] == n.X.shape[0]
+    scales = n.scales.value.const
+    return scales is not None and scales.numpy().reshape(-1)[at] == 1
+
+
+@batched("RoiAlign")
+def _roi_align(op: Builder, n: NodeView, b: Batch) -> Any:
+    """Entries of images are further channels; entries of regions are further regions, each of an image of its own."""
     if b.only("X"):
-        return b.unfold(b.again(b.fold(n.X), n.W, n.B), n.X.shape[0])
-    if b.only("W") and n.group == 1 and n.B is None:
-        return _kernels(op, n, b)
+        return _channels_apart(op, b, b.again(_as_channels(op, b, b.X), n.rois, n.batch_indices))
+    regions = n.rois.shape[0]
+    where = b.full(n.batch_indices)
+    if b.X is not None:
+        where = where + op.Cast(_starts(op, b, 1, op.scalar(op.dim(n.X.shape[0]))), to=int(where.dtype))
+    x = n.X if b.X is None else b.fold(n.X)
+    return b.unfold(b.again(x, b.fold(n.rois), op.Reshape(where, [-1])), regions)
+
+
+@batched("MaxRoiPool")
+def _max_roi_pool(op: Builder, n: NodeView, b: Batch) -> Any:
+    if b.only("X"):
+        return _channels_apart(op, b, b.again(_as_channels(op, b, b.X), n.rois))
+    if b.only("rois"):
+        return b.unfold(b.again(n.X, b.fold(n.rois)), n.rois.shape[0])
     return NotImplemented
 
 
-def _kernels(op: Builder, n: NodeView, b: Batch) -> Any:
-    """One image with the kernels of all entries: they become channels of the result."""
-    rank, channels = n.W.rank, n.W.shape[0]
-    y = b.again(n.X, b.fold(n.W))
-    assert y.shape is not None
-    spatial = op.Shape(y, start=2)
-    parts = op.Concat(op.extent(n.X, 0), b.size, op.dim(channels), spatial, axis=0)
-    return op.Transpose(op.Reshape(y, parts, allowzero=1), perm=[1, 0, *range(2, rank + 1)])
+@batched("GridSample")
+def _grid_sample(op: Builder, n: NodeView, b: Batch) -> Any:
+    if b.only("X"):  # one grid for all entries: they are channels
+        return _channels_apart(op, b, b.again(_as_channels(op, b, b.X), n.grid))
+    return b.unfold(b.again(b.fold(n.X), b.fold(n.grid)), n.X.shape[0])
+
+
+def _as_channels(op: Builder, b: Batch, x: Var) -> Var:
+    """A twin [n, B, C, ...] as [B, n * C, ...]."""
+    rank = x.rank
+    assert rank is not None
+    batch, channels, *sides = (extent(op, x, a) for a in range(1, rank))
+    return reshape(op, op.Transpose(x, perm=[1, 0, *range(2, rank)]), [batch, b.count * channels, *sides])
+
+
+def _channels_apart(op: Builder, b: Batch, y: Var) -> Var:
+    """[B, n * C, ...] as [n, B, C, ...]."""
+    rank = y.rank
+    assert rank is not None
+    batch, joint, *sides = (extent(op, y, a) for a in range(rank))
+    whole = op.const([joint]) if isinstance(joint, int) else joint
+    channels = joint // b.dim if isinstance(joint, int) and isinstance(b.dim, int) else whole / b.size
+    return op.Transpose(reshape(op, y, [batch, b.count, channels, *sides]), perm=[1, 0, *range(2, rank + 1)])

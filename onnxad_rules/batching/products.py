@@ -10,13 +10,13 @@ from onnxad_rules.batching.core import Batch, batched
 from onnxad_rules.node import NodeView
 
 
-@batched("MatMul")
+@batched("MatMul", any_rank=True)
 def _matmul(op: Builder, n: NodeView, b: Batch) -> Any:
     ranks = n.A.rank, n.B.rank
+    if b.B is None and ranks[1] in (1, 2):
+        return op.MatMul(b.A, n.B)
     if None in ranks:
         return NotImplemented
-    if b.B is None and ranks in ((1, 1), (1, 2)):
-        return op.MatMul(b.A, n.B)
     if b.A is None and ranks in ((1, 1), (2, 1)):  # one product of matrices, not one with each vector
         return op.MatMul(b.B, n.A if ranks[0] == 1 else op.swap(n.A))
     rank = max(2, *ranks)

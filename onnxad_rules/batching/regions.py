@@ -73,16 +73,61 @@ def _loop(sweep: Sweep, op: Builder, node: Node) -> Results:
     batched = [*own[:count], *(v in reach for v in stacks)]
     if body.outputs[:tail] and body.outputs[0] in reach:
         return None
-    if not is_scan and any(b and v.rank is None for v, b in zip(stacks, batched[count:], strict=True)):
-        return None
-    attributes = dict(node.attributes)
-    if is_scan:
-        ins, outs = scan_axes(node)
-        attributes["scan_input_axes"] = tuple(shift(a) if b else a for a, b in zip(ins, own[count:], strict=True))
-        attributes["scan_output_axes"] = tuple(shift(a) if b else a for a, b in zip(outs, batched[count:], strict=True))
     operands = [
         sweep.full(op, v).value if b and v is not None else v for v, b in zip(node.inputs[head:], own, strict=True)
     ]
+    attributes = dict(node.attributes)
+    # what a Loop stacks has its iterations in front; so has what a Scan reads and stacks along axis 0, where they stay:
+    # onnx's reference evaluator knows no other axis
+    turned = [b and not is_scan for b in batched[count:]]
+    if is_scan:
+        ins, outs = scan_axes(node)
+        turned = [b and a == 0 for a, b in zip(outs, batched[count:], strict=True)]
+        moved = [b and a == 0 for a, b in zip(ins, own[count:], strict=True)]
+        operands[count:] = [
+            _swapped(op, op.var(v)).value if m and v is not None else v
+            for v, m in zip(operands[count:], moved, strict=True)
+        ]
+        for name, axes, kept, twins in (
+            ("scan_input_axes", ins, moved, own[count:]),
+            ("scan_output_axes", outs, turned, batched[count:]),
+        ):
+            if any(axes):
+                attributes[name] = tuple(
+                    shift(a) if b and not k else a for a, k, b in zip(axes, kept, twins, strict=True)
+                )
+    inner = _with_twins(sweep, op, body, own, head)
+    sweep.graph(inner)
+    body.set_outputs([*body.outputs[:tail], *_outputs(sweep, inner, body.outputs[tail:], batched)])
+    results = _rebuilt(op, node, [*node.inputs[:head], *operands], attributes, batched)
+    return [
+        _swapped(op, r) if i >= count and turned[i - count] and isinstance(r, Var) else r for i, r in enumerate(results)
+    ]
+
+
+def _swapped(op: Builder, x: Var) -> Var:
+    """[n, T, ...] as [T, n, ...], and the other way round."""
+    if x.rank is None:
+        return op.Einsum(x, equation="ab...->ba...")
+    return op.Transpose(x, perm=[1, 0, *range(2, x.rank)])
+
+
+def _sequence_map(sweep: Sweep, op: Builder, node: Node) -> Results:
+    from onnxad_rules.batching.sweep import depends
+
+    body: Graph = node.attributes["body"]
+    own = [v is not None and v in sweep.twins for v in node.inputs]
+    reach = depends(body, [v for v, b in zip(body.inputs, own, strict=True) if b], sweep.twins, op)
+    batched = [v in reach for v in body.outputs]
+    operands = [sweep.twins.get(v, v) if v is not None else None for v in node.inputs]
+    inner = _with_twins(sweep, op, body, own)
+    sweep.graph(inner)
+    body.set_outputs(_outputs(sweep, inner, body.outputs, batched))
+    return _rebuilt(op, node, operands, dict(node.attributes), batched)
+
+
+def _with_twins(sweep: Sweep, op: Builder, body: Graph, own: Sequence[bool], head: int = 0) -> Builder:
+    """A builder for a body whose inputs (from position `head` on) have become twins where `own` says so."""
     new_inputs = list(body.inputs)
     for k, b in enumerate(own, head):
         if b:
@@ -92,20 +137,12 @@ def _loop(sweep: Sweep, op: Builder, node: Node) -> Results:
     inner = op.inside(body)
     for v in body.inputs:
         inner.scope.define(v)
-    sweep.graph(inner)
-    body.set_outputs([*body.outputs[:tail], *_outputs(sweep, inner, body.outputs[tail:], batched)])
-    results = _rebuilt(op, node, [*node.inputs[:head], *operands], attributes, batched)
-    if not is_scan:
-        results = [_entries_first(op, r) if i >= count else r for i, r in enumerate(results)]
-    return results
+    return inner
 
 
-def _entries_first(op: Builder, r: Var | Same) -> Var | Same:
-    """What a Loop stacked, [T, n, ...], as [n, T, ...]."""
-    if isinstance(r, Same):
-        return r
-    assert r.rank is not None
-    return op.Transpose(r, perm=[1, 0, *range(2, r.rank)])
-
-
-BY_REGION: dict[str, Callable[[Sweep, Builder, Node], Results]] = {"If": _if, "Loop": _loop, "Scan": _loop}
+BY_REGION: dict[str, Callable[[Sweep, Builder, Node], Results]] = {
+    "If": _if,
+    "Loop": _loop,
+    "Scan": _loop,
+    "SequenceMap": _sequence_map,
+}

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from onnxad_ir.builder import Builder, Var
+from onnxad_ir.types import DataType
 from onnxad_rules.batching.core import Batch, Same, batched, shift, shift_all, shift_axes
 from onnxad_rules.node import NodeView
 
 
-@batched("Transpose")
+@batched("Transpose", any_rank=True)
 def _transpose(op: Builder, n: NodeView, b: Batch) -> Any:
-    perm = n.perm or range(n.data.rank - 1, -1, -1)
+    if n.perm is None and n.data.rank is None:
+        return NotImplemented
+    perm = range(n.data.rank - 1, -1, -1) if n.perm is None else n.perm
     return op.Transpose(b.data, perm=[0, *(p + 1 for p in perm)])
 
 
-@batched("Reshape")
+@batched("Reshape", any_rank=True)
 def _reshape(op: Builder, n: NodeView, b: Batch) -> Any:
     if not b.only("data"):
         return NotImplemented
@@ -44,14 +47,16 @@ def _flatten(op: Builder, n: NodeView, b: Batch) -> Any:
     return op.Reshape(b.input, op.Concat(b.size, before, after, axis=0), allowzero=1)
 
 
-@batched("Squeeze")
+@batched("Squeeze", any_rank=True)
 def _squeeze(op: Builder, n: NodeView, b: Batch) -> Any:
     if not b.only("data"):
         return NotImplemented
     if n.axes is not None:
         return op.Squeeze(b.data, shift_axes(op, n.axes))
-    if not all(isinstance(d, int) for d in n.data.shape):
-        return NotImplemented
+    if n.data.shape is None or not all(isinstance(d, int) for d in n.data.shape):
+        shape = b.shape(n.data)
+        wide = op.Compress(shape, op.Not(op.Equal(shape, op.const(1))), axis=0)
+        return op.Reshape(b.data, op.Concat(b.size, wide, axis=0), allowzero=1)
     axes = [i + 1 for i, d in enumerate(n.data.shape) if d == 1]
     return op.Squeeze(b.data, axes) if axes else b.data
 
@@ -61,31 +66,38 @@ def _unsqueeze(op: Builder, n: NodeView, b: Batch) -> Any:
     return op.Unsqueeze(b.data, shift_axes(op, n.axes)) if b.only("data") else NotImplemented
 
 
-@batched("Expand")
+@batched("Expand", any_rank=True)
 def _expand(op: Builder, n: NodeView, b: Batch) -> Any:
-    length = n.shape.shape[0] if n.shape.shape is not None else None
-    if not b.only("input") or not isinstance(length, int):
+    if not b.only("input"):
         return NotImplemented
-    rank = max(n.input.rank, length)
-    return op.Expand(b.aligned(n.input, rank), op.Concat(op.const([1] * (1 + rank - length)), n.shape, axis=0))
+    length = n.shape.shape[0] if n.shape.shape is not None else None
+    own = n.input.rank
+    if isinstance(length, int) and own is not None:
+        rank = max(own, length)
+        return op.Expand(b.aligned(n.input, rank), op.Concat(op.const([1] * (1 + rank - length)), n.shape, axis=0))
+    size = op.Shape(n.shape)
+    rank = op.Max(size, b.rank(n.input))
+    ones = op.Expand(op.const([1]), rank - b.rank(n.input))
+    x = op.Reshape(b.input, op.Concat(b.size, ones, b.shape(n.input), axis=0), allowzero=1)
+    return op.Expand(x, op.Concat(op.Expand(op.const([1]), rank + 1 - size), n.shape, axis=0))
 
 
-@batched("Concat")
+@batched("Concat", any_rank=True)
 def _concat(op: Builder, n: NodeView, b: Batch) -> Any:
     return op.Concat(*map(b.full, n.inputs), axis=shift(n.axis))
 
 
-@batched("Split")
+@batched("Split", any_rank=True)
 def _split(op: Builder, n: NodeView, b: Batch) -> Any:
     return b.again(b.input, n.split, axis=shift(n.axis)) if b.only("input") else NotImplemented
 
 
-@batched("Tile")
+@batched("Tile", any_rank=True)
 def _tile(op: Builder, n: NodeView, b: Batch) -> Any:
     return op.Tile(b.input, op.Concat(op.const([1]), n.repeats, axis=0)) if b.only("input") else NotImplemented
 
 
-@batched("Trilu")
+@batched("Trilu", any_rank=True)
 def _trilu(op: Builder, n: NodeView, b: Batch) -> Any:
     return b.again(b.input, n.k) if b.only("input") else NotImplemented
 
@@ -98,7 +110,15 @@ def _eye_like(op: Builder, n: NodeView, b: Batch) -> Any:
 
 @batched("OneHot")
 def _one_hot(op: Builder, n: NodeView, b: Batch) -> Any:
-    return b.again(b.indices, n.depth, n.values, axis=shift(n.axis)) if b.only("indices") else NotImplemented
+    if b.depth is not None:
+        return NotImplemented
+    if b.values is None:
+        return b.again(b.indices, n.depth, n.values, axis=shift(n.axis))
+    indices, axis = (n.indices, n.axis) if b.indices is None else (b.indices, shift(n.axis))
+    hot = op.Cast(b.again(indices, n.depth, op.const([0, 1]), axis=axis), to=int(DataType.BOOL))
+    ones = [1] * (n.indices.rank + 1)
+    off, on = (op.Reshape(op.Slice(b.values, [k], [k + 1], [1]), [-1, *ones]) for k in (0, 1))
+    return op.Where(hot, on, off)
 
 
 @batched("CenterCropPad")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from onnxad_ir.builder import Builder
+from onnxad_ir.types import DataType
 from onnxad_rules.batching.core import Batch, batched, shift, shift_axes
 from onnxad_rules.node import NodeView
 
 
-@batched("Slice")
+@batched("Slice", any_rank=True)
 def _slice(op: Builder, n: NodeView, b: Batch) -> Any:
     if not b.only("data"):
         return NotImplemented
@@ -18,25 +21,34 @@ def _slice(op: Builder, n: NodeView, b: Batch) -> Any:
     elif n.starts.shape is not None and isinstance(n.starts.shape[0], int):
         axes = op.const(list(range(1, 1 + n.starts.shape[0])))
     else:
-        return NotImplemented
+        axes = op.iota(op.Shape(n.starts)) + 1
     return op.Slice(b.data, n.starts, n.ends, axes, n.steps)
 
 
 @batched("Pad")
 def _pad(op: Builder, n: NodeView, b: Batch) -> Any:
-    if not b.only("data"):
-        return NotImplemented
     axes = shift_axes(op, n.axes) if n.axes is not None else op.const(list(range(1, 1 + n.data.rank)))
-    return b.again(b.data, n.pads, n.constant_value, axes)
-
-
-@batched("Compress")
-def _compress(op: Builder, n: NodeView, b: Batch) -> Any:
-    if n.axis is None or not b.only("input"):
+    if b.only("data"):
+        return b.again(b.data, n.pads, n.constant_value, axes)
+    if not b.only("data", "constant_value") or n.mode != "constant":
         return NotImplemented
-    return b.again(b.input, n.condition, axis=shift(n.axis))
+    # what is around one entry, of another value for each
+    inside = op.Pad(op.Expand(op.const(np.int32(1)), b.shape(n.data)), n.pads, None, n.axes)
+    x = b.again(n.data, n.pads, None, n.axes) if b.data is None else b.again(b.data, n.pads, None, axes)
+    around = op.Reshape(b.constant_value, [-1, *[1] * n.data.rank])
+    return op.Where(op.Cast(inside, to=int(DataType.BOOL)), x, around)
 
 
-@batched("TopK")
+@batched("Compress", any_rank=True)
+def _compress(op: Builder, n: NodeView, b: Batch) -> Any:
+    if not b.only("input"):
+        return NotImplemented
+    if n.axis is not None:
+        return b.again(b.input, n.condition, axis=shift(n.axis))
+    elements = op.ReduceProd(b.shape(n.input), keepdims=1)
+    return b.again(op.Reshape(b.input, op.Concat(b.size, elements, axis=0), allowzero=1), n.condition, axis=1)
+
+
+@batched("TopK", any_rank=True)
 def _top_k(op: Builder, n: NodeView, b: Batch) -> Any:
     return b.again(b.X, n.K, axis=shift(n.axis)) if b.only("X") else NotImplemented

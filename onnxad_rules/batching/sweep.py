@@ -51,6 +51,15 @@ class Sweep:
             return type(t)(self.twin_type(t.elem))
         return t
 
+    def locate(self, op: Builder, twins: Sequence[Value]) -> None:
+        """Let the number of entries be read off one of the first twins, where no shape tells it."""
+        if isinstance(self.dim, int) or op.scope.dim(self.dim) is not None:
+            return
+        v = op.var(min(twins, key=lambda v: not isinstance(v.type, TensorType)))
+        while not isinstance(v.type, TensorType):  # an element has it as well
+            v = op.OptionalGetElement(v) if isinstance(v.type, OptionalType) else op.SequenceAt(v, op.const(0))
+        op.scope.dims[self.dim] = (v.value, 0)
+
     def graph(self, op: Builder) -> None:
         """Rewrite the graph of a builder in place; the twins of its inputs are there."""
         old = op.graph.nodes[:]

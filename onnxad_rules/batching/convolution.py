@@ -1,0 +1,79 @@
+"""Convolutions: entries become part of the batch of images or, where the kernels differ, channels of the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxad_ir.builder import Builder, Var
+from onnxad_rules.batching.core import Batch, batched
+from onnxad_rules.node import NodeView
+from onnxad_rules.windows import extent, reshape
+
+
+@batched("Conv")
+def _conv(op: Builder, n: NodeView, b: Batch) -> Any:
+    return _convolution(op, n, b, 0)
+
+
+@batched("ConvTranspose")
+def _conv_transpose(op: Builder, n: NodeView, b: Batch) -> Any:
+    return _convolution(op, n, b, 1)
+
+
+def _convolution(op: Builder, n: NodeView, b: Batch, axis: int) -> Any:
+    """`axis`: of the kernels, along which the channels of the result are."""
+    if b.only("X"):
+        return b.unfold(b.again(b.fold(n.X), n.W, n.B), n.X.shape[0])
+    if b.W is None:
+        y = b.again(n.X, n.W) if b.X is None else b.unfold(b.again(b.fold(n.X), n.W), n.X.shape[0])
+    else:
+        m = extent(op, b.W, axis + 1)
+        if axis == 0:
+            m = m // n.group if isinstance(m, int) else m / n.group
+        if b.X is None:
+            y = _apart(op, b, b.again(n.X, _kernels(op, n, b, axis, m)), n.group, m)
+        elif isinstance(b.dim, int):  # groups for every entry: `group` is a number, so the number of entries has to be
+            y = b.again(_joint(op, b, b.X, 1), b.fold(n.W), group=n.group * b.dim)
+            y = _apart(op, b, y, 1, m * n.group)
+        else:
+            return NotImplemented
+    if n.B is None:
+        return y
+    bias = n.B if b.B is None else op.Unsqueeze(b.B, [1])
+    return y + op.Unsqueeze(bias, list(range(-(n.X.rank - 2), 0)))
+
+
+def _kernels(op: Builder, n: NodeView, b: Batch, axis: int, m: int | Var) -> Var:
+    """The kernels of all entries as those of one convolution: within a group they follow each other.
+
+    A Conv has its groups along `axis` as well, a ConvTranspose along the other axis.
+    """
+    if axis == 1 or n.group == 1:
+        return _joint(op, b, b.W, axis)
+    rank = n.W.rank
+    rest = [extent(op, b.W, a) for a in range(2, rank + 1)]
+    split = reshape(op, b.W, [b.count, n.group, m, *rest])
+    turned = op.Transpose(split, perm=[1, 0, *range(2, rank + 2)])
+    return reshape(op, turned, [b.count * (m * n.group), *rest])
+
+
+def _joint(op: Builder, b: Batch, x: Var, axis: int) -> Var:
+    """A twin without its first axis, which stands before `axis` of one entry, the two made one."""
+    rank = x.rank
+    assert rank is not None
+    sides = [extent(op, x, a) for a in range(1, rank)]
+    turned = op.Transpose(x, perm=[*range(1, axis + 1), 0, *range(axis + 1, rank)]) if axis else x
+    return reshape(op, turned, [*sides[:axis], b.count * sides[axis], *sides[axis + 1 :]])
+
+
+def _apart(op: Builder, b: Batch, y: Var, groups: int, m: int | Var) -> Var:
+    """A result [B, groups * n * m, ...] as [n, B, groups * m, ...]."""
+    rank = y.rank
+    assert rank is not None
+    batch, *sides = (extent(op, y, a) for a in (0, *range(2, rank)))
+    if groups == 1:
+        split = reshape(op, y, [batch, b.count, m, *sides])
+        return op.Transpose(split, perm=[1, 0, *range(2, rank + 1)])
+    split = reshape(op, y, [batch, groups, b.count, m, *sides])
+    turned = op.Transpose(split, perm=[2, 0, 1, *range(3, rank + 2)])
+    return reshape(op, turned, [b.count, batch, m * groups, *sides])
