@@ -1,6 +1,6 @@
 """onnxad_passes: what happens to a program. The public functions are here."""
 
-from onnxad_passes.api import forward, gradient, reverse, run_pipeline, unroll
+from onnxad_passes.api import forward, gradient, hessian, jacobian, reverse, run_pipeline, unroll, vectorize
 from onnxad_passes.check import CheckReport, check_derivatives
 from onnxad_passes.family import family, sibling
 from onnxad_passes.grad_registry import GradRegistry, register_gradient_function
@@ -24,6 +24,8 @@ __all__ = [
     "gradient",
     "gradient_of_function",
     "gradient_of_nodes",
+    "hessian",
+    "jacobian",
     "parse_pipeline",
     "print_pipeline",
     "register_gradient_function",
@@ -31,4 +33,5 @@ __all__ = [
     "run_pipeline",
     "sibling",
     "unroll",
+    "vectorize",
 ]

@@ -13,11 +13,14 @@ from onnxad_ir.traverse import deep_regions
 from onnxad_ir.verify import verify
 from onnxad_passes.forward import Forward
 from onnxad_passes.gradient import Gradient
+from onnxad_passes.hessian import Hessian
+from onnxad_passes.jacobian import Jacobian
 from onnxad_passes.layouts import check_layout
 from onnxad_passes.manager import Pass, PassManager
 from onnxad_passes.pipeline import parse_pipeline
 from onnxad_passes.reverse import Reverse
 from onnxad_passes.unroll import LIMIT, Unroll
+from onnxad_passes.vectorize import Vectorize
 from onnxad_rules.ruleset import Ruleset
 
 M = TypeVar("M")
@@ -150,6 +153,48 @@ def gradient(
     """
     options = (None, rules, functions, _tuple(straight_through), _text(checkpoint))
     return _derivative(model, Gradient(output, _names(inputs), *options))
+
+
+def jacobian(
+    model: M,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    mode: str = "auto",
+    rules: Ruleset | None = None,
+    straight_through: Sequence[str] | str = (),
+) -> M:
+    """The model with outputs jac_<y>_<x> added, every derivative of y with respect to x, of shape y.shape + x.shape.
+
+    inputs, outputs: names (default: every floating input, every floating output); inputs may name initializers and
+    inner values. mode: "forward", "reverse", or "auto": for each output the one that takes fewer directions; where
+    extents are symbols, the one whose number of directions is known, else reverse. Raises as `run_pipeline` does.
+    """
+    options = (None, mode, rules, _tuple(straight_through))
+    return _derivative(model, Jacobian(_names(inputs), _names(outputs), *options))
+
+
+def hessian(
+    model: M,
+    output: str | None = None,
+    inputs: Sequence[str] | None = None,
+    rules: Ruleset | None = None,
+    straight_through: Sequence[str] | str = (),
+) -> M:
+    """The model with outputs hess_<x1>_<x2> added, the second derivatives of an output with one element, of shape
+    x1.shape + x2.shape.
+
+    output: its name (default: the only floating output). inputs: names (default: every floating input); they may name
+    initializers and inner values. Raises as `run_pipeline` does.
+    """
+    return _derivative(model, Hessian(output, _names(inputs), None, rules, _tuple(straight_through)))
+
+
+def vectorize(model: M, inputs: Sequence[str] | None = None, dim: str = "batch", rules: Ruleset | None = None) -> M:
+    """The model with a leading axis on inputs (names; default: all) and on every output that depends on them (vmap).
+
+    dim: the name of the axis, one that the model does not have. Raises as `run_pipeline` does.
+    """
+    return run_pipeline(model, [Vectorize(_names(inputs), dim, rules)], verify_each=False)
 
 
 def unroll(model: M, limit: int = LIMIT) -> M:

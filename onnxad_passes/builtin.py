@@ -6,7 +6,9 @@ from onnxad_passes.decompose import Decompose
 from onnxad_passes.fold_shapes import FoldShapes
 from onnxad_passes.forward import Forward
 from onnxad_passes.gradient import Gradient
+from onnxad_passes.hessian import Hessian
 from onnxad_passes.inline_functions import InlineFunctions
+from onnxad_passes.jacobian import Jacobian
 from onnxad_passes.lower_rnn import LowerRnn
 from onnxad_passes.manager import Pass
 from onnxad_passes.onnx_ir_passes import OnnxIrPasses
@@ -28,6 +30,8 @@ BUILTIN: tuple[type[Pass], ...] = (
     Forward,
     Reverse,
     Gradient,
+    Jacobian,
+    Hessian,
     Vectorize,
     Dce,
     Cse,

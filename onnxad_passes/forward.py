@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from onnxad_ir.builder import Builder
-from onnxad_ir.core import Model
-from onnxad_ir.traverse import Captures
+from onnxad_ir.builder import Builder, Var
+from onnxad_ir.core import Model, Value
 from onnxad_passes.dce import drop_dead_states
 from onnxad_passes.layouts import SINGLE, add_directions, check_layout
 from onnxad_passes.manager import Pass
@@ -70,28 +69,11 @@ class Forward(Pass):
         graph, rules = model.graph, with_functions(straight_through(self.straight_through, self.rules), model)
         sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
         prefix = self.prefix if self.prefix is not None else next_prefix("fwd", graph, (*sources, *sinks))
-        captures = Captures()
-        active = activity(graph, sources, sinks, rules, captures)
-        primal, graph.nodes = graph.nodes, []
-        op = Builder(model, graph, captures=captures, survey=Survey(primal, calls=rules.calls))
+        op = Builder(model, graph)
         for v in graph.inputs:
             op.scope.define(v)
         seeds = add_seeds(op, graph, sources, prefix)
-        tangents = {v: t for v, t in seeds.items() if v in active}
-        inner = {v for v in tangents if v.producer is not None}
-        for node in primal:
-            graph.nodes.append(node)
-            if any(v in active for v in node.outputs):
-                op.label = f"forward({node.name or node.op_type})"
-                push(op, node, tangents, rules)
-                for v in node.outputs:
-                    if v in inner:  # a source of its own, on top of what reaches it
-                        arrived = tangents[v]
-                        tangents[v] = seeds[v] if arrived is seeds[v] else op.Add(arrived, seeds[v])
-                    elif v in tangents and v not in active:
-                        del tangents[v]
-            for v in node.outputs:
-                op.scope.define(v)
+        tangents = interleave(op, seeds, sinks, rules)
         op.label = "forward"
         add_results(op, graph, [(prefix + v.name, v, tangents.get(v)) for v in sinks], seeds.values())
         release(model, (*sources, *sinks))
@@ -102,3 +84,28 @@ class Forward(Pass):
             add_directions(model, self.layout, self.dim or default, self.dim is not None, len(sources), types, rules)
             tidy(model)
         return True
+
+
+def interleave(op: Builder, seeds: Mapping[Value, Var], sinks: Sequence[Value], rules: Ruleset) -> dict[Value, Var]:
+    """Interleave tangents with the nodes of the builder's graph; those of all values, the seeds included."""
+    graph = op.graph
+    active = activity(graph, seeds, sinks, rules, op.captures)
+    primal = graph.nodes[:]
+    graph.nodes.clear()
+    op.survey = Survey(primal, calls=rules.calls)
+    tangents = {v: t for v, t in seeds.items() if v in active}
+    inner = {v for v in tangents if v.producer is not None}
+    for node in primal:
+        graph.nodes.append(node)
+        if any(v in active for v in node.outputs):
+            op.label = f"forward({node.name or node.op_type})"
+            push(op, node, tangents, rules)
+            for v in node.outputs:
+                if v in inner:  # a source of its own, on top of what reaches it
+                    arrived = tangents[v]
+                    tangents[v] = seeds[v] if arrived is seeds[v] else op.Add(arrived, seeds[v])
+                elif v in tangents and v not in active:
+                    del tangents[v]
+        for v in node.outputs:
+            op.scope.define(v)
+    return tangents

@@ -171,10 +171,18 @@ class _Leading:
     def show(self) -> None:
         """Have a value whose extent it is, for the builder to read it off."""
         if self.op.scope.dim(self.dim) is None:
+            self.op.scope.dims[self.dim] = (self.seeds[0][0].value, 0)
+
+
+class _Apart(_Leading):
+    """A layout that does not have the axis in front."""
+
+    def show(self) -> None:
+        if self.op.scope.dim(self.dim) is None:
             _tell(self.op, self.op.iota(self.read()).value, TensorType(DataType.INT64, (self.dim,)))
 
 
-class _Onnx(_Leading):
+class _Onnx(_Apart):
     """Layout onnx: the axis behind."""
 
     def packed_shape(self, name: str, shape: Shape | None) -> Shape | None:
@@ -206,7 +214,7 @@ class _Onnx(_Leading):
         return op.Reshape(y, op.Concat(*result, axis=0), allowzero=1)
 
 
-class _Casadi(_Leading):
+class _Casadi(_Apart):
     """Layout casadi: matrices side by side."""
 
     def packed_shape(self, name: str, shape: Shape | None) -> Shape | None:
