@@ -179,11 +179,16 @@ def _run(args: argparse.Namespace) -> int:
 
 def _optimize(args: argparse.Namespace) -> int:
     from onnxad_cli import files, instruments
+    from onnxad_ir.diagnostics import UsageError
     from onnxad_passes.manager import PassManager
     from onnxad_passes.pipeline import parse_pipeline
     from onnxad_passes.registry import lookup
 
     passes = [p for text in args.passes for p in parse_pipeline(text)]
+    if args.check and any(p.name == "hessian" for p in passes):
+        raise UsageError(
+            "--check has no differences of second order; a Hessian is gradient, then jacobian{outputs=grad_x inputs=x}"
+        )
     for name in args.print_ir_after:
         lookup(name)
     dims, feeds = _dims(args.dim), files.read_arrays(args.check_inputs) if args.check_inputs else None
@@ -252,7 +257,7 @@ def _copy(model: Model) -> Model:
 
 
 def _is_derivative(p: Pass) -> bool:
-    return p.name in ("forward", "reverse", "gradient")
+    return p.name in ("forward", "reverse", "gradient", "jacobian", "hessian")
 
 
 def _dims(items: Sequence[str]) -> dict[str, int]:
@@ -269,7 +274,7 @@ def _dims(items: Sequence[str]) -> dict[str, int]:
 
 def _sinks(p: Any) -> tuple[str, ...] | None:
     """The outputs that a derivative pass differentiates, None for its default."""
-    if p.name == "gradient":
+    if p.name in ("gradient", "hessian"):
         return None if p.output is None else (p.output,)
     outputs: tuple[str, ...] | None = p.outputs
     return outputs
@@ -306,7 +311,9 @@ def _check(
     if points:
         befores = [m for _, m in points]
         g, first = loaded.graph, points[0][0]
-        if {*(first.inputs or ()), *(_sinks(first) or ())} <= {v.name for v in (*g.inputs, *g.constants, *g.outputs)}:
+        named = {*(first.inputs or ()), *(_sinks(first) or ())}
+        as_it_was = [v.rank for v in g.inputs] == [v.rank for v in befores[0].graph.inputs]
+        if as_it_was and named <= {v.name for v in (*g.inputs, *g.constants, *g.outputs)}:
             befores[0] = loaded  # the author's own model: what ran before the derivative is checked with it
         afters = [m for _, m in points[1:]] + [final]
         jobs = [(b, a, p) for (p, _), b, a in zip(points, befores, afters, strict=True)]
@@ -316,7 +323,9 @@ def _check(
             before,
             after,
             mode=None if p is None else p.name,
+            inputs=None if p is None else p.inputs,
             outputs=None if p is None else _sinks(p),
+            layout=getattr(p, "layout", "single"),
             feeds=feeds,
             dims=dims,
             engine=args.check_engine,

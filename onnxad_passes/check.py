@@ -12,7 +12,7 @@ difference of every output, reverse mode and gradients its inner product with th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +21,10 @@ from onnxad_ir.core import Graph, Model, Node, Value, clone_model
 from onnxad_ir.diagnostics import OnnxadError, UsageError
 from onnxad_ir.infer import Inference
 from onnxad_ir.types import TensorType
+from onnxad_passes.check_forms import JACOBIAN, Form, jacobian_signature
 from onnxad_passes.engines import ENGINES, PRECISIONS, Engine, choose_engines
+from onnxad_passes.extents import PublicNames
+from onnxad_passes.layouts import SINGLE
 from onnxad_passes.samples import samples
 from onnxad_passes.signature import Signature, signature_of
 from onnxad_rules.ruleset import Ruleset
@@ -107,6 +110,7 @@ def check_derivatives(
     mode: str | None = None,
     inputs: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
+    layout: str = SINGLE,
     feeds: Mapping[str, Array] | None = None,
     dims: Mapping[str, int] | None = None,
     engine: str = "auto",
@@ -118,10 +122,10 @@ def check_derivatives(
 ) -> CheckReport:
     """Compare derivatives of `model` with its finite differences.
 
-    `derivative`: a derivative model of it in layout "single", whose signature begins with the model's
-    (default: both modes are built and checked, with respect to `inputs` and of `outputs`, by `rules`).
-    `mode`: forward, reverse or gradient (default: as the names say). `outputs` names the differentiated
-    output of a gradient where the model has several. `feeds`: the point, by input name (default: random);
+    `derivative`: a derivative model of it in a `layout`, whose signature begins with the model's (default: both modes
+    are built and checked, with respect to `inputs` and of `outputs`, by `rules`). `mode`: forward, reverse or gradient
+    (default: as the names say), or jacobian, of `outputs` by `inputs`. `outputs` names the differentiated output of a
+    gradient where the model has several. `feeds`: the point, by input name (default: random);
     `dims`: extents of symbolic dimensions. `engine`: auto, onnxruntime or reference; `precision`: auto
     (double where an engine can), double or own. `progress` is called with the comparisons made so far and
     their number.
@@ -134,6 +138,7 @@ def check_derivatives(
     if engine not in ENGINES or precision not in PRECISIONS:
         raise UsageError(f"engine is one of {', '.join(ENGINES)}, precision one of {', '.join(PRECISIONS)}")
     primal = lift(model)[0]
+    PublicNames(primal)  # extents that are products are known to be some
     if any(v.type is None for n in primal.graph.nodes for v in n.outputs):
         Inference(primal).graph(primal.graph)  # an inner value that is moved needs its rank
     jobs: list[tuple[Model, str | None]]
@@ -144,9 +149,11 @@ def check_derivatives(
     rows: list[Comparison] = []
     said: dict[str, None] = {}
     for k, (d, kind) in enumerate(jobs):
-        signature = signature_of(primal, d, kind, outputs)
+        whole = jacobian_signature(primal, d, inputs, outputs) if kind == JACOBIAN else None
+        signature = whole or signature_of(primal, d, kind, outputs)
         step = None if progress is None else _part(progress, k, len(jobs))
-        run = _Check(primal, d, signature, feeds or {}, dims or {}, engine, precision, seed, tolerance, step)
+        form = Form(signature, layout if derivative is not None else SINGLE, len(primal.graph.outputs))
+        run = _Check(primal, d, form, feeds or {}, dims or {}, engine, precision, seed, tolerance, step)
         rows += run.rows
         said[f"{run.engines.name}; {run.point}"] = None
     name, _, point = " / ".join(said).partition("; ")
@@ -180,7 +187,7 @@ class _Check:
         self,
         primal: Model,
         derivative: Model,
-        signature: Signature,
+        form: Form,
         feeds: Mapping[str, Array],
         dims: Mapping[str, int],
         engine: str,
@@ -189,10 +196,10 @@ class _Check:
         tolerance: float | None,
         progress: Progress | None,
     ):
-        self.signature = signature
+        self.form, self.signature = form, form.signature
         self.rng = np.random.default_rng(seed)
         self.count = len(primal.graph.outputs)
-        self.primal, self.probe = primal, _Probe(primal, signature)
+        self.primal, self.probe = primal, _Probe(primal, form.signature)
         self.rows: list[Comparison] = []
         self.engines, self.feeds, self.point = self._start(derivative, feeds, dims, engine, precision, seed)
         double = self.engines.double
@@ -219,6 +226,7 @@ class _Check:
         """Engines that run both models, and a point at which the model is finite."""
         reasons: list[str] = []
         for engines in choose_engines(self.probe.model, derivative, engine, precision, reasons):
+            engines = replace(engines, derivative=self.form.of(engines.derivative))
             for feeds, how in samples(self.primal, given, dims, engines.double, seed):
                 feeds = {**feeds, **self.probe.feeds(engines.double)}
                 try:
@@ -228,6 +236,7 @@ class _Check:
                     if not all(np.isfinite(y).all() for y in found if _inexact(y)):
                         reasons.append(f"{engines.name}: results are not finite at {how}")
                         continue
+                    self.form.shapes = self._shapes(found, feeds)
                     engines.derivative({**feeds, **self._seeds(found, feeds)})
                 except Exception as e:  # engines raise many types, all meaning: not this model at this point
                     reasons.append(f"{engines.name}, {how}: {_one_line(e)}")
@@ -238,6 +247,13 @@ class _Check:
             "the derivative cannot be checked, as no engine runs the models at a point tried; give the "
             f"inputs, or the extents of symbolic dimensions:{shown}"
         )
+
+    def _shapes(self, results: Sequence[Array], feeds: Mapping[str, Array]) -> list[tuple[int, ...]]:
+        """The shapes of the results for one direction."""
+        if self.signature.mode == "forward":
+            ys = self.probe.sinks(results)
+            return [ys[y].shape for y in self.signature.sinks]
+        return [np.shape(feeds[self.probe.name_of[x]]) for x in self.signature.sources]
 
     def _seeds(self, results: Sequence[Array], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Random cotangents of the sinks (reverse), or zero tangents of the sources (forward)."""

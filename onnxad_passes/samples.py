@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxad_ir.core import Model, Value
 from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.dims import substitute, terms
 from onnxad_ir.types import FLOATING, DataType, TensorType
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -40,7 +41,7 @@ def samples(
     for v in free:
         for d in _shape(v):
             if isinstance(d, str):
-                symbols[d] = None
+                symbols.update(dict.fromkeys(atom for monomial in terms(d) for atom in monomial))
     if unknown := [s for s in dims if s not in symbols]:
         raise UsageError(
             f"there is no symbolic dimension {unknown[0]!r} to set (there is {', '.join(symbols) or 'none'})"
@@ -69,12 +70,12 @@ def _shape(v: Value) -> tuple[int | str, ...]:
 
 def _random(
     v: Value,
-    dims: Mapping[str, int],
+    extents: Mapping[str, int],
     bounds: tuple[float, float] | None,
     double: bool,
     rng: np.random.Generator,
 ) -> Array:
-    shape = tuple(dims[d] if isinstance(d, str) else d for d in _shape(v))
+    shape = [int(d) for d in substitute(_shape(v), dict(extents)) or ()]
     assert v.dtype is not None
     if v.dtype == DataType.BOOL:
         return rng.integers(0, 2, shape).astype(bool)

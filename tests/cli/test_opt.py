@@ -314,7 +314,7 @@ def test_deterministic(opt, mlp, tmp_path):
 
 def test_every_pass_alone(opt, mlp, tmp_path):
     for cls in BUILTIN:
-        if cls.name == "gradient":
+        if cls.name in ("gradient", "hessian"):
             continue  # y is no scalar
         out = tmp_path / f"{cls.name}.onnx"
         status, _, err = opt(mlp, f"--pass={cls.name}", "-o", out)
@@ -342,3 +342,34 @@ def test_closed_pipe_is_no_error(mlp):
     line = f"{sys.executable} -m onnxad_cli.opt --list-rules | head -1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=env, check=True)
     assert done.stdout.startswith("operator") and done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "pipeline, checks",
+    [
+        ("reverse{layout=casadi}", 1),
+        ("forward{layout=onnx inputs=x,w}", 1),
+        ("reverse{layout=leading dim=k},forward{layout=casadi inputs=x,adj_y}", 2),
+        ("jacobian", 1),
+        ("jacobian{inputs=w,x mode=forward}", 1),
+        ("vectorize{inputs=x dim=k},reverse{layout=casadi}", 1),
+    ],
+)
+def test_several_directions(opt, mlp, tmp_path, pipeline, checks):
+    status, out, err = opt(mlp, f"--pass-pipeline={pipeline}", "--check", "-o", tmp_path / "d.onnx")
+    assert status == 0 and "WRONG" not in out and out.count("comparisons agree") == checks, out + err
+    onnx.checker.check_model(onnx.load(tmp_path / "d.onnx"), full_check=True)
+
+
+def test_a_hessian(opt, save, tmp_path):
+    m = save(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[2] x) => (float y) { e = Exp(x) y = ReduceSum <keepdims = 0> (e) }'
+    )
+    status, out, _ = opt(m, "--pass=hessian", "--report", "-o", tmp_path / "h.onnx")
+    assert status == 0 and "derivative of y with respect to x" in out
+    x = np.array([0.5, -1], np.float32)
+    session = onnxruntime.InferenceSession(str(tmp_path / "h.onnx"), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(["hess_x_x"], {"x": x})[0], np.diag(np.exp(x)), rtol=1e-6)
+    status, _, err = opt(m, "--pass=hessian", "--check")
+    assert status == 2 and "then jacobian" in err
+    assert opt(m, "--pass-pipeline=gradient,jacobian{inputs=x outputs=grad_x}", "--check")[0] == 0

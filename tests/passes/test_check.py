@@ -11,7 +11,7 @@ from small import model
 
 from onnxad_ir.diagnostics import OnnxadError, UsageError
 from onnxad_ir.proto import from_proto
-from onnxad_passes import forward, gradient, reverse, run_pipeline
+from onnxad_passes import forward, gradient, jacobian, reverse, run_pipeline
 from onnxad_passes.check import check_derivatives
 
 MLP = """g (float[N,3] x, float[3] b) => (float[N,2] y) <float[3,2] w = {1, -2, 3, 0.5, -1, 2}> {
@@ -246,3 +246,25 @@ def test_models_with_external_data(tmp_path):
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     m = load(tmp_path / "m.onnx")
     assert check_derivatives(m, run_pipeline(m, "reverse{inputs=k,x}")).ok
+
+
+@pytest.mark.parametrize("layout", ["casadi", "onnx", "leading"])
+def test_layouts_of_several_directions(layout):
+    proto = model(MLP)
+    adj, fwd = (f(proto, layout=layout) for f in (reverse, forward))
+    assert check_derivatives(proto, adj, layout=layout).ok and check_derivatives(proto, fwd, layout=layout).ok
+    assert not check_derivatives(proto, spoil(adj, "adj_x", 1.01), layout=layout).ok
+    assert not check_derivatives(proto, spoil(fwd, "fwd_y", 1.01), layout=layout).ok
+    second = forward(adj, layout=layout)
+    assert check_derivatives(adj, second, layout=layout).ok
+    assert not check_derivatives(adj, spoil(second, "fwd_adj_x", 0.99), layout=layout).ok
+
+
+def test_jacobians():
+    proto = model(MLP)
+    jac = jacobian(proto)
+    result = next(o.name for o in jac.graph.output if o.name.startswith("jac_"))
+    assert check_derivatives(proto, jac, mode="jacobian").ok
+    assert not check_derivatives(proto, spoil(jac, result, 1.01), mode="jacobian").ok
+    with pytest.raises(UsageError, match="not the Jacobian of y by"):
+        check_derivatives(proto, reverse(proto, layout="single"), mode="jacobian")
