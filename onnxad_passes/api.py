@@ -104,10 +104,15 @@ def forward(
 
     inputs, outputs: names (default: every floating input, every floating output); inputs may name
     initializers and inner values. prefix: of the new names (default: counted up as CasADi's diff_prefix).
-    dim: name of the seed axis. layout: how several directions are packed; only "single" (one direction, the
-    primal's own shapes) so far. rules: a rule set instead of the built-in one. functions: "inline", or "keep": a local
-    function is differentiated once and called. straight_through: operators of rounding and quantization that pass the
+    rules: a rule set instead of the built-in one. functions: "inline", or "keep": a local function is differentiated
+    once and called (in layout single). straight_through: operators of rounding and quantization that pass the
     derivative on, where by default it is zero: Round, Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear.
+
+    layout: how n directions are handed over. "leading": in front, [n, *shape]; "onnx": behind, [*shape, n]; "casadi":
+    those of a value of r rows and c columns are one matrix [r, n * c], of a scalar [1, n], of a vector [r, n], of a
+    value of rank 3 and more [size, n]; "single": one direction, of the shape of the value. dim: what n is called
+    (default: nfwd, or nadj in reverse mode, counted up like the prefix).
+
     Raises as `run_pipeline` does.
     """
     check_layout(layout, dim)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -296,3 +298,16 @@ def test_casadi_third_order(ca, tmp_path):
     ref = ca.dot(weights["W"] @ ca.tanh(weights["V"] @ s), w)
     got, want = (ca.Function("t", [s], [ca.jtimes(ca.hessian(e, s)[0] @ d, s, d)]) for e in (ca.dot(f(s), w), ref))
     same(ca, [got([0.1, 0.2, -0.3])], [want([0.1, 0.2, -0.3])])
+
+
+def test_the_example_of_the_readme(ca, capsys):
+    section = (Path(__file__).parents[2] / "README.md").read_text().split("## CasADi")[1].split("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.S)
+    found = {}
+    exec(code, found)
+    assert capsys.readouterr().out
+    x, w = np.array([0.3, -0.5]), np.array([[0.4, -0.7], [0.9, 0.1]])
+    y = np.tanh(w @ x)
+    s = 1 - y * y
+    h = w.T @ np.diag(2 * s * s - 4 * y * y * s) @ w
+    same(ca, [ca.Function("h", [found["x"]], [found["exact"]])(x)], [h])

@@ -1,5 +1,8 @@
 """Dense Jacobians and Hessians, and vectorize as a function: shapes, values, and how little is computed for them."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -11,6 +14,7 @@ from support import evaluate, retyped
 from onnxad_ir.diagnostics import UsageError
 from onnxad_passes import gradient, hessian, jacobian, run_pipeline, vectorize
 
+ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(3)
 
 
@@ -390,3 +394,16 @@ def test_vectorize():
     close(each, np.stack([evaluate(loss, {"x": v}, 99)["grad_x"] for v in x]), 1e-13, "gradients")
     with pytest.raises(UsageError, match="no input called 'q'"):
         vectorize(m, ["q"])
+
+
+def test_the_example_of_the_readme(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    section = (ROOT / "README.md").read_text().split("## Jacobians, Hessians, several directions")[1].split("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.S)
+    found = {}
+    exec(code, found)
+    assert found["matrix"].shape == (10, 10)
+    np.testing.assert_allclose(found["matrix"].sum(0), 0, atol=1e-6)  # a shift of all logits changes nothing
+    assert dims(found["jac"])["jac_logits_head.2.weight"] == ["batch", 10, 10, 48]
+    assert found["several"].graph.input[-1].name == "adj_logits"
+    assert dims(found["batched"])["logits"] == ["group", "batch", 10]
