@@ -14,6 +14,7 @@ from onnxad_ir.types import QUANTIZED, TensorType, Type, can_vary, is_floating
 from onnxad_rules.kinds import Decompose, Rule
 
 if TYPE_CHECKING:
+    from onnxad_rules.batching.core import BatchRule
     from onnxad_rules.node import NodeView
 
 
@@ -30,6 +31,8 @@ class Ruleset:
         self.calls: Mapping[tuple[str, str, str], int] = {}
         #: Per result of a call of a local function, the operands that it depends on differentiably.
         self.flows: dict[tuple[str, str, str], list[frozenset[int]]] = {}
+        #: Batching rules by (domain, op_type), besides those that are built in.
+        self.batching: Mapping[tuple[str, str], BatchRule] = {}
         self._table: dict[tuple[str, str], tuple[Rule, ...]] = {}
         for r in rules:
             self._table[r.key] = (r, *self._table.get(r.key, ()))
@@ -37,9 +40,16 @@ class Ruleset:
     def merge(self, rules: Iterable[Rule], whole: Iterable[tuple[str, str]] = ()) -> Ruleset:
         """This table with more rules, which go before those that are there, and more of `whole`."""
         out = Ruleset((), self.whole.union(whole))
+        out.batching = self.batching
         out._table = dict(self._table)
         for r in rules:
             out._table[r.key] = (r, *out._table.get(r.key, ()))
+        return out
+
+    def with_batching(self, rules: Mapping[tuple[str, str], BatchRule]) -> Ruleset:
+        """This table with batching rules (`onnxad_rules.batching`), each in place of one that an operator has."""
+        out = self.merge(())
+        out.batching = {**self.batching, **rules}
         return out
 
     def candidates(self, node: Node) -> tuple[Rule, ...]:

@@ -7,7 +7,7 @@ operator without a rule is batched through its composition, and what has none is
 from importlib import import_module
 from pkgutil import iter_modules
 
-from onnxad_rules.batching.core import Table, batch_rules
+from onnxad_rules.batching.core import Batch, Same, Table, batch_rules, batched
 
 _MACHINERY = ("core", "regions", "sweep")
 
@@ -18,3 +18,5 @@ with batch_rules() as _declared:
 
 #: The built-in batching rules by (domain, op_type).
 RULES: Table = _declared
+
+__all__ = ["RULES", "Batch", "Same", "Table", "batch_rules", "batched"]

@@ -20,8 +20,7 @@ def _one(op: Builder, n: NodeView, b: Batch) -> Any:
     return b.again(b.twin(x), *(None if v is None else op.var(v) for v in others))
 
 
-@batched("NhwcMaxPool", domain=DOMAIN)
+@batched("NhwcMaxPool", domain=DOMAIN, any_rank=True)
 def _pool(op: Builder, n: NodeView, b: Batch) -> Any:
     x = n.operand(0)
-    assert x.shape is not None
-    return b.unfold(b.again(b.fold(x)), x.shape[0])
+    return b.unfold(b.again(b.fold(x)), x)

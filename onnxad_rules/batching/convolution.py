@@ -10,12 +10,12 @@ from onnxad_rules.node import NodeView
 from onnxad_rules.windows import extent, reshape
 
 
-@batched("Conv")
+@batched("Conv", any_rank=True)
 def _conv(op: Builder, n: NodeView, b: Batch) -> Any:
     return _convolution(op, n, b, 0)
 
 
-@batched("ConvTranspose")
+@batched("ConvTranspose", any_rank=True)
 def _conv_transpose(op: Builder, n: NodeView, b: Batch) -> Any:
     return _convolution(op, n, b, 1)
 
@@ -23,9 +23,11 @@ def _conv_transpose(op: Builder, n: NodeView, b: Batch) -> Any:
 def _convolution(op: Builder, n: NodeView, b: Batch, axis: int) -> Any:
     """`axis`: of the kernels, along which the channels of the result are."""
     if b.only("X"):
-        return b.unfold(b.again(b.fold(n.X), n.W, n.B), n.X.shape[0])
+        return b.unfold(b.again(b.fold(n.X), n.W, n.B), n.X)
+    if n.X.rank is None or n.W.rank is None:
+        return NotImplemented
     if b.W is None:
-        y = b.again(n.X, n.W) if b.X is None else b.unfold(b.again(b.fold(n.X), n.W), n.X.shape[0])
+        y = b.again(n.X, n.W) if b.X is None else b.unfold(b.again(b.fold(n.X), n.W), n.X)
     else:
         m = extent(op, b.W, axis + 1)
         if axis == 0:

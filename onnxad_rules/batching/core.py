@@ -194,21 +194,29 @@ class Batch:
     def fold(self, x: Var) -> Var:
         """The twin of an operand of shape [B, ...] as [n * B, ...]: the entries become part of the batch."""
         op, twin = self.op, self.full(x)
-        assert x.shape is not None
-        tail = list(x.shape[1:])
-        if all(isinstance(d, int) and d > 0 for d in tail):
+        tail = None if x.shape is None else list(x.shape[1:])
+        if tail is not None and all(isinstance(d, int) and d > 0 for d in tail):
             return op.Reshape(twin, [-1, *tail])
-        joint = op.Mul(self.size, op.dim(x.shape[0]))
-        return op.Reshape(twin, op.Concat(joint, op.shape_of(tail), axis=0) if tail else joint, allowzero=1)
+        joint = self.size * self._batch(x)
+        rest = [] if tail == [] else [op.Shape(twin, start=2) if tail is None else op.shape_of(tail)]
+        return op.Reshape(twin, op.Concat(joint, *rest, axis=0), allowzero=1)
 
-    def unfold(self, y: Var, batch: Dim) -> Var:
-        """[n * B, ...] as [n, B, ...], for the extent B of one entry's batch."""
+    def unfold(self, y: Var, x: Var) -> Var:
+        """[n * B, ...] as [n, B, ...], where B is the first extent of an operand `x`."""
         op = self.op
+        batch = None if x.shape is None else x.shape[0]
         tail = None if y.shape is None else list(y.shape[1:])
         if tail is not None and all(isinstance(d, int) and d > 0 for d in (batch, *tail)):
             return op.Reshape(y, [-1, batch, *tail])
-        parts = [self.size, op.dim(batch), *([] if tail == [] else [op.Shape(y, start=1)])]
-        return op.Reshape(y, op.Concat(*parts, axis=0), allowzero=1)
+        rest = [] if tail == [] else [op.Shape(y, start=1)]
+        return op.Reshape(y, op.Concat(self.size, self._batch(x), *rest, axis=0), allowzero=1)
+
+    def _batch(self, x: Var) -> Var:
+        """The first extent of an operand."""
+        if x.shape is not None and seen(self.op, x.shape[0]):
+            return self.op.dim(x.shape[0])
+        twin = self.twin(x)
+        return self.op.Shape(x, start=0, end=1) if twin is None else self.op.Shape(twin, start=1, end=2)
 
 
 #: Element types that Expand does not take; single precision holds each of their numbers.

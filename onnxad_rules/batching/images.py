@@ -13,24 +13,26 @@ from onnxad_rules.windows import extent, reshape
 @batched(
     "AveragePool", "Col2Im", "DepthToSpace", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LRN", "LpPool",
     "SpaceToDepth",
+    any_rank=True,
 )  # fmt: skip
 def _image_by_image(op: Builder, n: NodeView, b: Batch) -> Any:
     x, *others = n.node.inputs
     if x is None or any(b.twin(v) is not None for v in others):
         return NotImplemented
     y = b.again(b.fold(op.var(x)), *(None if v is None else op.var(v) for v in others))
-    assert x.shape is not None
-    return b.unfold(y, x.shape[0])
+    return b.unfold(y, op.var(x))
 
 
-@batched("MaxPool")
+@batched("MaxPool", any_rank=True)
 def _max_pool(op: Builder, n: NodeView, b: Batch) -> Any:
     """The indices count through the whole batch, of all entries here and of one entry in the result."""
-    x, batch = b.fold(n.X), n.X.shape[0]
+    x = b.fold(n.X)
     if len(n.node.outputs) == 1:
-        return b.unfold(b.again(x), batch)
+        return b.unfold(b.again(x), n.X)
+    if n.X.rank is None:
+        return NotImplemented
     y, indices = b.again(x)
-    return b.unfold(y, batch), b.unfold(indices, batch) - _starts(op, b, n.X.rank, op.Size(x) / op.scalar(b.size))
+    return b.unfold(y, n.X), b.unfold(indices, n.X) - _starts(op, b, n.X.rank, op.Size(x) / op.scalar(b.size))
 
 
 @batched("MaxUnpool")
@@ -45,7 +47,7 @@ def _max_unpool(op: Builder, n: NodeView, b: Batch) -> Any:
     indices = b.full(n.I) + _starts(op, b, n.X.rank, size)
     flat = op.reshape_like(indices, x)
     folded = op.Reshape(flat, op.Concat([-1], op.Shape(x, start=2), axis=0))
-    return b.unfold(b.again(b.fold(n.X), folded), n.X.shape[0])
+    return b.unfold(b.again(b.fold(n.X), folded), n.X)
 
 
 def _starts(op: Builder, b: Batch, rank: int, size: Var) -> Var:
@@ -70,7 +72,7 @@ def _resize(op: Builder, n: NodeView, b: Batch) -> Any:
         if sizes is not None:
             before, after = op.Slice(sizes, [0], [at]), op.Slice(sizes, [at + 1], [2**31])
             sizes = op.Concat(*([before] if at else []), op.Shape(x, start=0, end=1), after, axis=0)
-    return b.unfold(b.again(x, n.roi, n.scales, sizes), n.X.shape[0])
+    return b.unfold(b.again(x, n.roi, n.scales, sizes), n.X)
 
 
 def _crops(n: NodeView) -> bool:
@@ -93,12 +95,11 @@ def _roi_align(op: Builder, n: NodeView, b: Batch) -> Any:
     """Entries of images are further channels; entries of regions are further regions, each of an image of its own."""
     if b.only("X"):
         return _channels_apart(op, b, b.again(_as_channels(op, b, b.X), n.rois, n.batch_indices))
-    regions = n.rois.shape[0]
     where = b.full(n.batch_indices)
     if b.X is not None:
-        where = where + op.Cast(_starts(op, b, 1, op.scalar(op.dim(n.X.shape[0]))), to=int(where.dtype))
+        where = where + op.Cast(_starts(op, b, 1, op.scalar(op.Shape(b.X, start=1, end=2))), to=int(where.dtype))
     x = n.X if b.X is None else b.fold(n.X)
-    return b.unfold(b.again(x, b.fold(n.rois), op.Reshape(where, [-1])), regions)
+    return b.unfold(b.again(x, b.fold(n.rois), op.Reshape(where, [-1])), n.rois)
 
 
 @batched("MaxRoiPool")
@@ -106,7 +107,7 @@ def _max_roi_pool(op: Builder, n: NodeView, b: Batch) -> Any:
     if b.only("X"):
         return _channels_apart(op, b, b.again(_as_channels(op, b, b.X), n.rois))
     if b.only("rois"):
-        return b.unfold(b.again(n.X, b.fold(n.rois)), n.rois.shape[0])
+        return b.unfold(b.again(n.X, b.fold(n.rois)), n.rois)
     return NotImplemented
 
 
@@ -114,7 +115,7 @@ def _max_roi_pool(op: Builder, n: NodeView, b: Batch) -> Any:
 def _grid_sample(op: Builder, n: NodeView, b: Batch) -> Any:
     if b.only("X"):  # one grid for all entries: they are channels
         return _channels_apart(op, b, b.again(_as_channels(op, b, b.X), n.grid))
-    return b.unfold(b.again(b.fold(n.X), b.fold(n.grid)), n.X.shape[0])
+    return b.unfold(b.again(b.fold(n.X), b.fold(n.grid)), n.X)
 
 
 def _as_channels(op: Builder, b: Batch, x: Var) -> Var:

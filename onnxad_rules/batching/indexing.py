@@ -52,28 +52,26 @@ def _scatter_elements(op: Builder, n: NodeView, b: Batch) -> Any:
 @batched("ScatterND", any_rank=True)
 def _scatter_nd(op: Builder, n: NodeView, b: Batch) -> Any:
     """Every entry is another index along the first axis."""
-    if n.indices.rank is None:
-        return NotImplemented
     return b.again(b.full(n.data), _numbered(op, b, n.indices), b.full(n.updates))
 
 
 def _numbered(op: Builder, b: Batch, indices: Var) -> Var:
     """Tuples of indices, each with the number of its entry in front."""
     full = b.full(indices)
-    rank = indices.rank
-    assert rank is not None
-    entries = op.Reshape(op.iota(b.size), [-1, *[1] * rank])
+    column = op.Concat(op.const([-1]), op.Expand(op.const([1]), b.rank(indices)), axis=0)
+    entries = op.Reshape(op.iota(b.size), column)
     one = op.Slice(op.Shape(full), [0], [-1], [0])
     return op.Concat(op.Expand(entries, op.Concat(one, op.const([1]), axis=0)), full, axis=-1)
 
 
-@batched("TensorScatter")
+@batched("TensorScatter", any_rank=True)
 def _tensor_scatter(op: Builder, n: NodeView, b: Batch) -> Any:
     """The entries become part of the batch, the first axis, along which there is one place to write at for each."""
-    if n.axis % n.past_cache.rank == 0:
+    rank = n.past_cache.rank
+    if n.axis == 0 or (rank is not None and n.axis == -rank):
         return NotImplemented
     where = None if n.write_indices is None else b.fold(n.write_indices)
-    return b.unfold(b.again(b.fold(n.past_cache), b.fold(n.update), where), n.past_cache.shape[0])
+    return b.unfold(b.again(b.fold(n.past_cache), b.fold(n.update), where), n.past_cache)
 
 
 @batched("ReverseSequence")

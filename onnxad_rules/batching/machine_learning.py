@@ -34,7 +34,7 @@ def _examples(op: Builder, n: NodeView, b: Batch) -> Any:
 
 def _of_entries(op: Builder, n: NodeView, b: Batch, index: int, y: Var, alone: bool) -> Var:
     if not alone:
-        return b.unfold(y, n.X.shape[0])
+        return b.unfold(y, n.X)
     return y if y.rank == (n.result(index).rank or 0) + 1 else op.Unsqueeze(y, [1])
 
 

@@ -21,12 +21,12 @@ def _over_the_last(op: Builder, n: NodeView, b: Batch) -> Any:
 def _instance(op: Builder, n: NodeView, b: Batch) -> Any:
     """Without the scale and the bias of one entry, which are applied to what comes out."""
     if b.only("input"):
-        return b.unfold(b.again(b.fold(n.input), n.scale, n.B), n.input.shape[0])
+        return b.unfold(b.again(b.fold(n.input), n.scale, n.B), n.input)
     channels = op.extent(n.scale, 0) if b.scale is None else op.Shape(b.scale, start=1)
     one, zero = (op.Expand(op.like(k, n.scale), channels) for k in (1, 0))
     x = n.input if b.input is None else b.fold(n.input)
     y = b.again(x, one, zero)
-    y = y if b.input is None else b.unfold(y, n.input.shape[0])
+    y = y if b.input is None else b.unfold(y, n.input)
     return y * _per_channel(op, b, n.scale, n.input.rank) + _per_channel(op, b, n.B, n.input.rank)
 
 
@@ -34,7 +34,7 @@ def _instance(op: Builder, n: NodeView, b: Batch) -> Any:
 def _group(op: Builder, n: NodeView, b: Batch) -> Any:
     if not b.only("X"):
         return NotImplemented
-    return b.unfold(b.again(b.fold(n.X), n.scale, n.bias), n.X.shape[0])
+    return b.unfold(b.again(b.fold(n.X), n.scale, n.bias), n.X)
 
 
 @batched("BatchNormalization")
@@ -43,7 +43,7 @@ def _batch(op: Builder, n: NodeView, b: Batch) -> Any:
         return _training(op, n, b)
     if b.only("X"):
         y = b.again(b.fold(n.X), n.scale, n.B, n.input_mean, n.input_var)
-        return b.unfold(y, n.X.shape[0])
+        return b.unfold(y, n.X)
     x = op.Cast(n.X if b.X is None else b.X, to=int(n.input_var.dtype))
     scale, shift, mean, variance = (
         op.Cast(_per_channel(op, b, v, n.X.rank), to=int(n.input_var.dtype))

@@ -41,12 +41,14 @@ def _by_scale(op: Builder, n: NodeView, b: Batch, scale: Var) -> Any:
     line = [None if v is None else op.Reshape(b.full(v), [-1]) for v in parameters]
     if scale.rank == 0 or scale.shape == (1,):  # one scale for each entry: along the axis of the entries
         return b.again(b.full(x), *line, axis=0)
-    if scale.rank != 1 or not isinstance(scale.shape[0], int):  # type: ignore[index]
+    rank = x.rank
+    if scale.rank != 1 or rank is None:
         return NotImplemented
     # the entries and the axis of the scales made one, the first
-    rank = x.rank
-    assert rank is not None
     axis = n.axis % rank
+    if not isinstance(scale.shape[0], int):  # type: ignore[index] # as many as there are places on the axis, or one
+        target = op.Concat(b.size, op.Shape(b.full(x), start=axis + 1, end=axis + 2), axis=0)
+        line = [None if v is None else op.Reshape(op.Expand(b.full(v), target), [-1]) for v in parameters]
     order = [0, axis + 1, *(i for i in range(1, rank + 1) if i != axis + 1)]
     turned = op.Transpose(b.full(x), perm=order)
     shape = op.Shape(turned)

@@ -7,12 +7,14 @@ a number of iterations that differs from entry to entry leaves the node to a Sca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value
 from onnxad_ir.region_rules import scan_axes
 from onnxad_ir.traverse import loop_layout
+from onnxad_ir.types import Dim, TensorType
 from onnxad_rules.batching.core import Same, shift
 from onnxad_rules.regions import set_inputs
 
@@ -100,9 +102,18 @@ def _loop(sweep: Sweep, op: Builder, node: Node) -> Results:
     sweep.graph(inner)
     body.set_outputs([*body.outputs[:tail], *_outputs(sweep, inner, body.outputs[tail:], batched)])
     results = _rebuilt(op, node, [*node.inputs[:head], *operands], attributes, batched)
+    finish = _swapped if is_scan or _runs(op, node) else partial(_swapped_and_filled, sweep.dim)
     return [
-        _swapped(op, r) if i >= count and turned[i - count] and isinstance(r, Var) else r for i, r in enumerate(results)
+        finish(op, r) if i >= count and turned[i - count] and isinstance(r, Var) else r for i, r in enumerate(results)
     ]
+
+
+def _runs(op: Builder, node: Node) -> bool:
+    """True for a Loop that is sure to run once at least."""
+    trips, condition = node.inputs[:2]
+    known = None if trips is None else op.known(op.var(trips))
+    many = trips is None or (known is not None and all(isinstance(d, int) and d > 0 for d in known))
+    return many and (condition is None or (condition.const is not None and bool(condition.const.numpy().all())))
 
 
 def _swapped(op: Builder, x: Var) -> Var:
@@ -110,6 +121,14 @@ def _swapped(op: Builder, x: Var) -> Var:
     if x.rank is None:
         return op.Einsum(x, equation="ab...->ba...")
     return op.Transpose(x, perm=[1, 0, *range(2, x.rank)])
+
+
+def _swapped_and_filled(dim: Dim, op: Builder, x: Var) -> Var:
+    """The same, with as many entries as there are: what has no iterations has no entries either in ONNX Runtime."""
+    if x.shape is not None:
+        x.value.type = TensorType(x.dtype, (x.shape[0], op.model.fresh_dim(), *x.shape[2:]))
+    y = _swapped(op, x)
+    return op.Reshape(y, op.Concat(op.dim(dim), op.Shape(y, start=1), axis=0), allowzero=1)
 
 
 def _sequence_map(sweep: Sweep, op: Builder, node: Node) -> Results:

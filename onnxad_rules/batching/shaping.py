@@ -36,14 +36,15 @@ def reshaped(op: Builder, b: Batch, x: Var, shape: Var, result: Var, allowzero: 
     return op.Reshape(x, op.Concat(b.size, shape, axis=0), allowzero=1)
 
 
-@batched("Flatten")
+@batched("Flatten", any_rank=True)
 def _flatten(op: Builder, n: NodeView, b: Batch) -> Any:
-    axis = n.axis % n.input.rank if n.axis < 0 else n.axis
     known = n.result(0).shape
     if known is not None and all(isinstance(d, int) and d > 0 for d in known):
         return op.Reshape(b.input, [0, *known])
     shape = b.shape(n.input)
-    before, after = (op.ReduceProd(op.Slice(shape, [i], [k], [0]), keepdims=1) for i, k in ((0, axis), (axis, 2**62)))
+    before, after = (
+        op.ReduceProd(op.Slice(shape, [i], [k], [0]), keepdims=1) for i, k in ((0, n.axis), (n.axis, 2**62))
+    )
     return op.Reshape(b.input, op.Concat(b.size, before, after, axis=0), allowzero=1)
 
 
@@ -108,7 +109,7 @@ def _eye_like(op: Builder, n: NodeView, b: Batch) -> Any:
     return Same(b.again(op.Expand(op.like(0, n.input), b.shape(n.input)), dtype=dtype))
 
 
-@batched("OneHot")
+@batched("OneHot", any_rank=True)
 def _one_hot(op: Builder, n: NodeView, b: Batch) -> Any:
     if b.depth is not None:
         return NotImplemented
@@ -116,8 +117,9 @@ def _one_hot(op: Builder, n: NodeView, b: Batch) -> Any:
         return b.again(b.indices, n.depth, n.values, axis=shift(n.axis))
     indices, axis = (n.indices, n.axis) if b.indices is None else (b.indices, shift(n.axis))
     hot = op.Cast(b.again(indices, n.depth, op.const([0, 1]), axis=axis), to=int(DataType.BOOL))
-    ones = [1] * (n.indices.rank + 1)
-    off, on = (op.Reshape(op.Slice(b.values, [k], [k + 1], [1]), [-1, *ones]) for k in (0, 1))
+    own = b.rank(n.indices)
+    column = op.Concat(op.const([-1]), op.Expand(op.const([1]), own + 1), axis=0)
+    off, on = (op.Reshape(op.Slice(b.values, [k], [k + 1], [1]), column) for k in (0, 1))
     return op.Where(hot, on, off)
 
 

@@ -24,4 +24,4 @@ def _stft(op: Builder, n: NodeView, b: Batch) -> Any:
     if not b.only("signal"):
         return NotImplemented
     y = b.again(b.fold(n.signal), n.frame_step, n.window, n.frame_length)
-    return b.unfold(y, n.signal.shape[0])
+    return b.unfold(y, n.signal)

@@ -25,9 +25,14 @@ def _slice(op: Builder, n: NodeView, b: Batch) -> Any:
     return op.Slice(b.data, n.starts, n.ends, axes, n.steps)
 
 
-@batched("Pad")
+@batched("Pad", any_rank=True)
 def _pad(op: Builder, n: NodeView, b: Batch) -> Any:
-    axes = shift_axes(op, n.axes) if n.axes is not None else op.const(list(range(1, 1 + n.data.rank)))
+    if n.axes is not None:
+        axes = shift_axes(op, n.axes)
+    elif n.data.rank is not None:
+        axes = op.const(list(range(1, 1 + n.data.rank)))
+    else:
+        axes = op.iota(op.Shape(n.pads) / 2) + 1
     if b.only("data"):
         return b.again(b.data, n.pads, n.constant_value, axes)
     if not b.only("data", "constant_value") or n.mode != "constant":
@@ -35,7 +40,8 @@ def _pad(op: Builder, n: NodeView, b: Batch) -> Any:
     # what is around one entry, of another value for each
     inside = op.Pad(op.Expand(op.const(np.int32(1)), b.shape(n.data)), n.pads, None, n.axes)
     x = b.again(n.data, n.pads, None, n.axes) if b.data is None else b.again(b.data, n.pads, None, axes)
-    around = op.Reshape(b.constant_value, [-1, *[1] * n.data.rank])
+    column = op.Concat(op.const([-1]), op.Expand(op.const([1]), b.rank(n.data)), axis=0)
+    around = op.Reshape(b.constant_value, column)
     return op.Where(op.Cast(inside, to=int(DataType.BOOL)), x, around)
 
 

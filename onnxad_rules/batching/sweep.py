@@ -36,7 +36,7 @@ class Sweep:
 
     def __init__(self, dim: Dim, table: Table, rules: Ruleset):
         self.dim = dim
-        self.table = table
+        self.table = {**table, **rules.batching}
         self.rules = rules
         self.twins: dict[Value, Value] = {}
         #: Results of compositions, which nothing reads yet; and what stands for those that every entry shares.
@@ -84,10 +84,11 @@ class Sweep:
         for v, r in zip(node.outputs, results, strict=False):
             if isinstance(r, Same):
                 self._same[v] = r.var.value
-                substitute(op.graph, op.nodes, v, r.var.value)
+                _take_place(op, v, r.var.value)
             elif r is not None:
                 self.twins[v] = r.value
-                if r.value.type is None or v.shape is not None:  # with the symbols that the types around it have
+                if r.value.producer is not None and (r.value.type is None or v.shape is not None):
+                    # with the symbols that the types around it have
                     r.value.type = self.twin_type(v.type)
                 op.scope.define(r.value)
         node.detach()
@@ -109,7 +110,7 @@ class Sweep:
             return self.one_by_one(op, node)
         return self._composed(op, node, composition)
 
-    def _composed(self, op: Builder, node: Node, rule: Any) -> list[Var | Same | None]:
+    def _composed(self, op: Builder, node: Node, rule: Any) -> Sequence[Var | Same | None]:
         """By way of the operator's composition, written for one entry on placeholders for what is batched."""
         scratch, operands = op.scratch(), node.inputs
         holes = {v: Value("", v.type, op.graph) for v in operands if v is not None and v in self.twins}
@@ -118,6 +119,11 @@ class Sweep:
             results = decomposition(scratch, rule, NodeView(scratch, node, self.rules))
         finally:
             node.inputs = operands
+        own = set(node.outputs)
+        if any(v in own for inner in scratch.nodes for v in op.captures.operands(inner)):
+            for inner in reversed(scratch.nodes):
+                inner.detach()
+            return self.one_by_one(op, node)  # the composition reads results of the very node
         for v, hole in holes.items():
             self.twins[hole] = self.twins[v]
         self._awaited.update(r.value for r in results if r is not None)
@@ -184,6 +190,15 @@ class Sweep:
                     f"{v.type} cannot be handed to a Scan",
                     (node,),
                 )
+
+
+def _take_place(op: Builder, old: Value, new: Value) -> None:
+    """Let a value stand for another, under its name, and for passes that were told of it."""
+    if new.producer is not None and not new.name:
+        new.name = old.name
+    if old in op.model.variables:
+        op.model.variables[new] = op.model.variables.pop(old)
+    substitute(op.graph, op.nodes, old, new)
 
 
 def depends(graph: Graph, starts: Iterable[Value], twins: Mapping[Value, Value], op: Builder) -> set[Value]:

@@ -114,7 +114,11 @@ def _stft(op: Builder, n: NodeView) -> Var:
         length = op.Reshape(n.frame_length, [1])
     else:
         length = op.extent(signal, 1)
-    starts = op.iota(op.extent(n.output, 1)) * op.scalar(n.frame_step)
+    shape = n.output.shape
+    count = op.const([shape[1]]) if shape is not None and isinstance(shape[1], int) else None
+    if count is None:
+        count = (op.extent(signal, 1) - length) / op.Reshape(n.frame_step, [1]) + 1
+    starts = op.iota(count) * op.scalar(n.frame_step)
     frames = op.Gather(signal, op.Unsqueeze(starts, [1]) + op.iota(length), axis=1)
     if window is not None:
         frames = frames * op.Unsqueeze(window, [1])
