@@ -13,7 +13,6 @@ from support import evaluate
 
 from onnxad_passes import UnsupportedOperator, forward, reverse, run_pipeline
 from onnxad_passes.vectorize import Vectorize
-from onnxad_rules.batching.sweep import Sweep
 from onnxad_rules.ruleset import NotDifferentiable
 
 CHUNKS = 4
@@ -34,20 +33,6 @@ RAGGED = r"test_nonmaxsuppression.*|test_unique.*|test_(resize|upsample).*|test_
 BACKWARDS = r"test_(gru|lstm|simple_rnn)_batchwise"
 #: Operators that a derivative model may run for one entry after the other.
 SCANS = {"MaxUnpool", "Resize"}
-
-
-@pytest.fixture
-def scans(monkeypatch):
-    """The operators that were run for one entry after the other."""
-    found = []
-    original = Sweep.one_by_one
-
-    def noted(self, op, node):
-        found.append(node.op_type)
-        return original(self, op, node)
-
-    monkeypatch.setattr(Sweep, "one_by_one", noted)
-    return found
 
 
 def excused(name):
