@@ -84,7 +84,7 @@ def add_dense(model: Model, seed: Value, along: str, singles: Sequence[Single], 
     for node in nodes:
         units.node(node)
     op.label = "result"
-    results = []
+    results, named = [], named_values(graph)
     for v, single in zip(ends, singles, strict=True):
         x, y = named[along], named[single.of]
         first, second = (x, y) if leading else (y, x)
@@ -194,8 +194,9 @@ class _Units:
         """A diagonal as rows, [N, *shape]."""
         op, n = self.op, self.size
         number = op.number(diagonal) if diagonal.rank == 0 else None
-        if number == 1 and isinstance(n, int) and n * n <= _CONSTANT and self.along.shape is not None:
-            return op.const(np.eye(n).reshape(n, *self.along.shape), diagonal.dtype)
+        t = self.along.type
+        if number == 1 and isinstance(t, TensorType) and t.is_static and isinstance(n, int) and n * n <= _CONSTANT:
+            return op.const(np.eye(n).reshape(n, *(t.shape or ())), diagonal.dtype)
         mask = self.mask()
         return op.Cast(mask, to=int(diagonal.dtype)) if number == 1 else op.where(mask, diagonal, 0)
 

@@ -23,14 +23,14 @@ def drop_copies(graph: Graph, keep: Container[Value] = ()) -> bool:
     """Let every reader of an Identity read its operand; True where one went.
 
     A model's output that copies an inner value gives that value its name; it stays a copy where the value is
-    an input, a constant, or an output itself. Copies in `keep` stay.
+    an input, a constant, an output itself, or in `keep`. Copies in `keep` stay.
     """
     kept: list[Node] = []
     changed = False
     for node in graph.nodes:
         for region in node.regions:
             changed |= drop_copies(region, keep)
-        if node.op_type != "Identity" or node.domain or node.outputs[0] in keep or not _drop(graph, node):
+        if node.op_type != "Identity" or node.domain or node.outputs[0] in keep or not _drop(graph, node, keep):
             kept.append(node)
     if len(kept) != len(graph.nodes):
         graph.nodes[:] = kept
@@ -38,12 +38,12 @@ def drop_copies(graph: Graph, keep: Container[Value] = ()) -> bool:
     return changed
 
 
-def _drop(graph: Graph, node: Node) -> bool:
+def _drop(graph: Graph, node: Node, keep: Container[Value]) -> bool:
     source, copy = node.inputs[0], node.outputs[0]
     if source is None:
         return False
     if graph in copy.users and not graph.is_region:
-        if source.producer is None or source.graph is not graph or graph in source.users:
+        if source.producer is None or source.graph is not graph or graph in source.users or source in keep:
             return False
         source.name = copy.name
         source.type = source.type if copy.type is None else copy.type

@@ -9,6 +9,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value, clone_node
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.inline import substitute
+from onnxad_ir.traverse import crossings, is_control, loop_layout
 from onnxad_ir.types import Dim, OptionalType, SequenceType, TensorType, Type
 from onnxad_rules.batching.core import Batch, Same, Table, spread
 from onnxad_rules.batching.regions import BY_REGION
@@ -202,11 +203,35 @@ def _take_place(op: Builder, old: Value, new: Value) -> None:
 
 
 def depends(graph: Graph, starts: Iterable[Value], twins: Mapping[Value, Value], op: Builder) -> set[Value]:
-    """The values of a graph (not of its regions) that are batched when `starts` are, besides those that have twins."""
+    """The values of a graph, and of regions inside, that are batched when `starts` are, besides those that have twins.
+
+    If, Loop and Scan are seen result by result, however they are nested: what a result has to do with is followed.
+    """
     found = set(starts)
+    while _follow(graph, found, twins, op):
+        pass
+    return found.union(v for v in graph.outputs if v in twins)
+
+
+def _follow(graph: Graph, found: set[Value], twins: Mapping[Value, Value], op: Builder) -> bool:
+    """Add what depends on `found`, in one pass; True where an iteration of a loop has to be followed again."""
+    again = False
     for node in graph.nodes:
         if node.op_type in FORM and not node.domain:
             continue
-        if any(v in found or v in twins for v in op.captures.operands(node)):
+        if not any(v in found or v in twins for v in op.captures.operands(node)):
+            continue
+        head = 1 if node.op_type == "If" else loop_layout(node)[0] if is_control(node) else len(node.inputs)
+        if not is_control(node) or any(v in found or v in twins for v in node.inputs[:head]):
             found.update(node.outputs)
-    return found.union(v for v in graph.outputs if v in twins)
+            continue
+        pairs = list(crossings(node))
+        found.update(target for source, target in pairs if source in found or source in twins)
+        for region in node.regions:
+            again |= _follow(region, found, twins, op)
+        if node.op_type == "Loop" and node.regions[0].outputs[0] in found:  # entries end at different times
+            found.update(node.outputs)
+        reached = [target for source, target in pairs if (source in found or source in twins) and target not in found]
+        again |= any(target.producer is None for target in reached)
+        found.update(reached)
+    return again

@@ -221,6 +221,16 @@ def test_weights_and_inner_values():
         close(got["jac_y_h"], np.einsum("ij,cb->ibjc", np.eye(2), w), 1e-14, "inner value")
 
 
+def test_inner_values_that_are_a_derivative():
+    """y is linear in w, and the derivative is the inner value h, whose derivative is asked for as well."""
+    m = model("g (double[2,3] x) => (double[2] y) <double[3] w = {1, 2, -3}> { h = Exp(x) y = MatMul(h, w) }")
+    x = RNG.standard_normal((2, 3))
+    for mode in ("forward", "reverse"):
+        got = evaluate(jacobian(m, ["w", "h"], mode=mode), {"x": x}, 99)
+        close(got["jac_y_w"], np.exp(x), 1e-14, "weight")
+        close(got["jac_y_h"], np.einsum("ij,k->ijk", np.eye(2), [1, 2, -3]), 1e-14, "inner value")
+
+
 def test_empty_values():
     m = model("g (double[0,2] x, double[2] u) => (double[0,2] y) { t = Tanh(x) y = Mul(t, u) }")
     s = model("g (double[N,2] x, double[2] u) => (double[N,2] y) { t = Tanh(x) y = Mul(t, u) }")

@@ -352,6 +352,27 @@ def test_control_flow(layout):
             step(m, feeds, mode, layout, 3, inputs=given, levels=(99,))
 
 
+def test_the_primal_of_nested_control_flow_is_shared():
+    """A result of a branch in a branch, and the state of a loop in a loop, that depends on no seed has no axis."""
+    branch = """g (double[2] x, bool c) => (double[2] y) {
+      y = If (c) <then_branch = t () => (double[2] a) {
+        a = If (c) <then_branch = tt () => (double[2] p) { p = Exp(x) }, else_branch = te () => (double[2] q) { q = Sin(x) }> },
+        else_branch = f () => (double[2] b) { b = Tanh(x) }> }"""
+    loop = """g (double[2] x, double[3,2] us) => (double[2] y) {
+      y = Scan <num_scan_inputs = 1, body = b (double[2] p, double[2] u) => (double[2] q) {
+        q = Scan <num_scan_inputs = 1, body = c (double[2] r, double v) => (double[2] s) { t = Tanh(r) s = Mul(t, v) }> (p, u) }> (x, us) }"""
+    for text, feeds in (
+        (branch, dict(x=RNG.standard_normal(2), c=np.array(True))),
+        (loop, dict(x=RNG.standard_normal(2), us=RNG.standard_normal((3, 2)))),
+    ):
+        d, _ = step(model(text), feeds, "forward", "leading", 3, inputs=["x"])
+        onnx.checker.check_model(d, full_check=True)
+        assert dims(d.graph.output[0]) == [2]
+        inner = next(n for n in d.graph.node if n.op_type in ("If", "Scan"))
+        body = next(a.g for a in inner.attribute if a.type == onnx.AttributeProto.GRAPH)
+        assert sorted(len(o.type.tensor_type.shape.dim) for o in body.output) == [1, 2]
+
+
 def test_passes_as_text():
     m = model(MODELS["vectors"][0])
     assert run_pipeline(m, "reverse{layout=casadi}") == reverse(m)
