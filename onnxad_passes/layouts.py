@@ -21,7 +21,7 @@ from itertools import count
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Model, Value
 from onnxad_ir.diagnostics import UsageError
-from onnxad_ir.dims import mul, product, terms
+from onnxad_ir.dims import Expr, mul, product, terms
 from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type, is_anonymous
 from onnxad_passes.extents import give_names, names_of_extents
 from onnxad_rules.batching import RULES
@@ -77,6 +77,7 @@ def add_directions(
         dim = _free(dim, taken)
     op = Builder(model, graph)
     form, sweep = LAYOUTS[layout](op, dim, taken), Sweep(dim, RULES, rules)
+    form.names |= {d: name for name, d in names_of_extents(model).items()}
     ends = graph.outputs[len(graph.outputs) - len(results) :]
     packed = [form.packed(v.name, t) for v, t in zip(ends, results, strict=True)]
     waiting: dict[Value, Var] = {}
@@ -132,7 +133,7 @@ class _Leading:
     taken: set[Dim]
     #: The packed seeds with the shapes of one direction.
     seeds: list[tuple[Var, Shape | None]] = field(default_factory=list)
-    #: What extents that are multiples of `dim` are called.
+    #: What extents that are products are called.
     names: dict[Dim, str] = field(default_factory=dict)
 
     def packed(self, name: str, t: Type | None) -> TensorType:
@@ -223,6 +224,8 @@ class _Casadi(_Apart):
                 f"{name!r} has an unknown rank, which layout 'casadi' has to know; use layout='onnx' or 'leading'"
             )
         rows, columns = _matrix(shape)
+        if isinstance(rows, Expr) and not is_anonymous(rows):
+            self._call(rows, _words(rows))
         return (rows, self._axis(columns, name))
 
     def _axis(self, columns: Dim, value: str) -> Dim:
@@ -230,10 +233,14 @@ class _Casadi(_Apart):
         axis = mul(self.dim, columns)
         if axis in (0, self.dim):
             return axis
-        if axis not in self.names:
-            words = (value,) if is_anonymous(axis) else _words(columns)
-            self.names[axis] = _free("_".join((self.dim, *words)), {*self.taken, *self.names.values(), self.dim})
-        return self.names[axis] if is_anonymous(axis) else axis
+        name = self._call(axis, (self.dim, *((value,) if is_anonymous(axis) else _words(columns))))
+        return name if is_anonymous(axis) else axis
+
+    def _call(self, extent: Dim, words: Iterable[str]) -> str:
+        """The name of an extent, which is given one, of words, where it has none."""
+        if extent not in self.names:
+            self.names[extent] = _free("_".join(words), {*self.taken, *self.names.values(), self.dim})
+        return self.names[extent]
 
     def unpack(self, x: Var, shape: Shape | None) -> Var:
         assert shape is not None

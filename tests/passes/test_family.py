@@ -273,6 +273,27 @@ def test_casadi_bound_extents(ca, tmp_path):
         compare(ca, builder.create("f"), ref, RNG.standard_normal((n, 3)))
 
 
+def test_casadi_bound_extents_of_cubes(ca, tmp_path):
+    """Of rank 3: a column whose length is a product of extents, two of them symbols."""
+    m = model("g (double[N,2,M] x) => (double[N,2,M] y) { s = Sin(x) y = Mul(s, x) }")
+    family(m, tmp_path / "f.onnx")
+    builder = ca.GraphBuilder(str(tmp_path / "f.onnx"))
+    builder.bind_dim("N", 3)
+    builder.bind_dim("M", 2)
+    x = ca.SX.sym("x", 12)
+    compare(ca, builder.create("f"), ca.Function("r", [x], [ca.sin(x) * x]), RNG.standard_normal(12))
+
+
+def test_casadi_columns_that_are_bound(ca, tmp_path):
+    """The number of columns is a symbol: directions are counted at run time."""
+    m = model("g (double[3,N] x) => (double[3,N] y) { s = Sin(x) y = Mul(s, x) }")
+    family(m, tmp_path / "f.onnx")
+    builder = ca.GraphBuilder(str(tmp_path / "f.onnx"))
+    builder.bind_dim("N", 4)
+    x = ca.SX.sym("x", 3, 4)
+    compare(ca, builder.create("f"), ca.Function("r", [x], [ca.sin(x) * x]), RNG.standard_normal((3, 4)))
+
+
 def test_casadi_reverse_over_reverse(ca, tmp_path):
     m = model(MLP)
     path = tmp_path / "f.onnx"

@@ -221,6 +221,20 @@ def test_names_of_axes():
     assert signature(forward(m, layout="single"))["fwd_y"] == [2, 3]
 
 
+def test_names_of_products_of_symbols():
+    m = model(
+        "g (double[N,2,M] x, double[K,N] u) => (double[N] y) { c = ReduceSum <keepdims = 0> (x) d = ReduceSum <keepdims = 0> (u) e = Mul(c, d) s = Shape <end = 1> (x) y = Expand(e, s) }"
+    )
+    adj = reverse(m)
+    assert signature(adj)["adj_x"] == ["M_N_x2", "nadj"] and signature(adj)["adj_u"] == ["K", "nadj_N"]
+    second = forward(adj, outputs=["adj_x", "adj_u"])
+    assert signature(second)["fwd_adj_x"] == ["M_N_x2", "nfwd_nadj"] and signature(second)["fwd_adj_u"] == [
+        "K",
+        "nfwd_N_nadj",
+    ]
+    assert signature(second)["adj_u"] == ["K", "nadj_N"]
+
+
 def test_axes_that_have_the_name_already():
     m = model("g (double[nadj,3] x) => (double[nadj,3] y) { y = Exp(x) }")
     assert signature(reverse(m))["adj_y"] == ["nadj", "nadj_1_x3"]
