@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_rules.batching.core import Batch, batched
 from onnxad_rules.node import NodeView
-from onnxad_rules.windows import extent, reshape
+from onnxad_rules.windows import extent, numbers, reshape, single_channels, spatial_size
+
+#: Kernels of every entry with more taps than this are run one after the other: unfolding costs taps squared.
+MANY_TAPS = 16
 
 
 @batched("Conv", any_rank=True)
@@ -37,6 +43,8 @@ def _convolution(op: Builder, n: NodeView, b: Batch, axis: int) -> Any:
         elif isinstance(b.dim, int):  # groups for every entry: `group` is a number, so the number of entries has to be
             y = b.again(_joint(op, b, b.X, 1), b.fold(n.W), group=n.group * b.dim)
             y = _apart(op, b, y, 1, m * n.group)
+        elif axis == 0 and (taps := numbers(n.W.shape[2:])) is not None and math.prod(taps) <= MANY_TAPS:
+            y = _by_products(op, n, b, taps, m)
         else:
             return NotImplemented
     if n.B is None:
@@ -79,3 +87,16 @@ def _apart(op: Builder, b: Batch, y: Var, groups: int, m: int | Var) -> Var:
     split = reshape(op, y, [batch, groups, b.count, m, *sides])
     turned = op.Transpose(split, perm=[2, 0, 1, *range(3, rank + 2)])
     return reshape(op, turned, [b.count, batch, m * groups, *sides])
+
+
+def _by_products(op: Builder, n: NodeView, b: Batch, taps: tuple[int, ...], m: int | Var) -> Var:
+    """Windows of all images, unfolded by a convolution with one-hot kernels, times the kernels of their entry."""
+    rank, count = n.W.rank, math.prod(taps)
+    x = b.fold(n.X)
+    one_hot = op.const(np.eye(count).reshape(count, 1, *taps), x.dtype)
+    columns = b.again(single_channels(op, x, rank - 2), one_hot, group=None)
+    batch, inside = extent(op, b.X, 1), extent(op, b.W, 2)
+    places, sides = spatial_size(op, columns), [extent(op, columns, a) for a in range(2, rank)]
+    right = reshape(op, columns, [b.count, batch, n.group, inside * count, places])
+    left = reshape(op, b.W, [b.count, 1, n.group, m, inside * count])
+    return reshape(op, op.MatMul(left, right), [b.count, batch, m * n.group, *sides])

@@ -57,6 +57,27 @@ def _by_scale(op: Builder, n: NodeView, b: Batch, scale: Var) -> Any:
     return op.Transpose(y, perm=[order.index(i) for i in range(rank + 1)])
 
 
+@batched("QLinearMatMul", "MatMulInteger")
+def _product(op: Builder, n: NodeView, b: Batch) -> Any:
+    """Rows of a quantized operand times a matrix that all entries share, as quantized values have one scale each."""
+    first, *others = n.node.inputs
+    second = n.node.inputs[3 if n.node.op_type == "QLinearMatMul" else 1]
+    if any(b.twin(v) is not None for v in others) or second is None or second.rank not in (1, 2):
+        return NotImplemented
+    if any(v is not None and v is not second and v.rank != 0 and v.shape != (1,) for v in others):
+        return NotImplemented
+    return b.again(b.twin(first), *(None if v is None else op.var(v) for v in others))
+
+
+@batched("QLinearConv", "ConvInteger")
+def _convolution(op: Builder, n: NodeView, b: Batch) -> Any:
+    others = n.node.inputs[1:]
+    if any(b.twin(v) is not None for v in others):
+        return NotImplemented
+    x = n.operand(0)
+    return b.unfold(b.again(b.fold(x), *(None if v is None else op.var(v) for v in others)), x)
+
+
 @batched("Dropout", any_rank=True)
 def _dropout(op: Builder, n: NodeView, b: Batch) -> Any:
     """Every entry has a mask of its own."""

@@ -107,7 +107,7 @@ class Sweep:
             if answer is not NotImplemented:
                 return answer if isinstance(answer, tuple | list) else [answer]
         composition = self.rules.composition(n, asked=True)
-        if composition is None or node.regions:
+        if composition is None or any(v in self.twins for v in op.captures[node]):
             return self.one_by_one(op, node)
         return self._composed(op, node, composition)
 

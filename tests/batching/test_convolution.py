@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from batched import check_node
+from batched import check_batched, check_node, node_model
 
 RNG = np.random.default_rng(0)
 
@@ -11,7 +11,7 @@ def floats(*shape):
     return RNG.uniform(-1, 1, shape).astype(np.float32)
 
 
-#: All choices of what is batched but both images and kernels, which need a number of groups that only the run knows.
+#: All choices of what is batched but both images and kernels.
 APART = [[0], [1], [2], [0, 2], [1, 2]]
 
 
@@ -27,7 +27,14 @@ APART = [[0], [1], [2], [0, 2], [1, 2]]
 def test_conv(x, w, attrs):
     check_node("Conv", [floats(*x), floats(*w), floats(w[0])], attrs, which=APART, tolerance=1e-5)
     check_node("Conv", [floats(*x), floats(*w)], attrs, which=[[0], [1]], tolerance=1e-5)
-    check_node("Conv", [floats(*x), floats(*w)], attrs, which=[[0, 1]], tolerance=1e-5, scan=True)
+    feeds = {"x0": floats(*x), "x1": floats(*w), "x2": floats(w[0])}
+    check_batched(node_model("Conv", list(feeds.values()), attrs), feeds, ["x0", "x1", "x2"], tolerance=1e-5)
+    hidden = node_model("Conv", list(feeds.values()), attrs, hide=("dims",))  # no kernel extents, no windows
+    check_batched(hidden, feeds, ["x0", "x1"], tolerance=1e-5, scan=True)
+
+
+def test_a_large_kernel_of_every_entry():
+    check_node("Conv", [floats(1, 2, 6, 6), floats(2, 2, 5, 4)], which=[[0, 1]], tolerance=1e-5, scan=True)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ N = 3
 
 
 def check(derivative, feeds, seeds, scans):
+    """`seeds`: what is batched."""
     vectorized = vectorize(derivative, list(seeds), dim="directions")
     assert not scans
     each = [evaluate(derivative, {**feeds, **{k: v[i] for k, v in seeds.items()}}) for i in range(N)]
@@ -45,3 +46,15 @@ def test_recurrent_networks(stem, scans):
     x = list(gradients)[-1]
     derivative = forward(model, inputs=[x], outputs=[s[4:] for s in seeds], layout="single")
     check(derivative, feeds, {f"fwd_{x}": directions(gradients[x])}, scans)
+
+
+@pytest.mark.parametrize("stem", ["mlp_23", "depthwise_23", "resnet_23", "unet_23", "bert_23", "gpt_18"])
+def test_a_gradient_for_every_example(stem, scans):
+    """Of the weights: what is batched is no longer linear, and products have two operands that are."""
+    model, feeds, out, _, gradients = test_recorded.load(stem)
+    y = model.graph.output[0].name
+    weights = [k for k in gradients if k not in feeds]
+    derivative = reverse(model, inputs=list(dict.fromkeys(weights[:3] + weights[-2:])), layout="single")
+    rng = np.random.default_rng(0)
+    examples = {k: np.stack([v, *(rng.permutation(v, axis=-1) for _ in range(N - 1))]) for k, v in feeds.items()}
+    check(derivative, {}, {**examples, f"adj_{y}": directions(out)}, scans)
