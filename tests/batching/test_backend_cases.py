@@ -1,7 +1,7 @@
 """onnx's own backend cases and their derivatives, vectorized: against one entry after the other.
 
-Every case is batched in its first floating input and in all of them; every derivative model of a case, in both modes, in
-all of its seeds. There, where what is batched is linear, hardly anything needs a Scan.
+Every case is batched in its first floating input and in all of them; every derivative model of a case (but for those that
+are other cases, written out), in both modes, in all of its seeds. There, where what is batched is linear, hardly anything needs a Scan.
 """
 
 import re
@@ -89,7 +89,7 @@ def test_cases(chunk):
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_derivatives(chunk, mode, scans):
     wrong, done = [], 0
-    for case in [c for c in cases() if c.differentiable][chunk::CHUNKS]:
+    for case in [c for c in cases() if c.differentiable and not c.name.endswith("_expanded")][chunk::CHUNKS]:
         if excused(case.name) or case.name == "test_loop16_seq_none":
             continue
         if mode == "reverse" and re.fullmatch(BACKWARDS, case.name):
@@ -100,7 +100,7 @@ def test_derivatives(chunk, mode, scans):
         except Exception as e:
             wrong.append(f"{case.name}: {type(e).__name__}: {str(e)[:300]}")
     assert not wrong, "\n".join(wrong)
-    assert done > 1200 / CHUNKS
+    assert done > 900 / CHUNKS
 
 
 def directions(case, mode, scans):
