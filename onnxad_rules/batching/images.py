@@ -7,6 +7,7 @@ from typing import Any
 from onnxad_ir.builder import Builder, Var
 from onnxad_rules.batching.core import Batch, batched, shift_all
 from onnxad_rules.node import NodeView
+from onnxad_rules.placing import TO_END
 from onnxad_rules.windows import extent, reshape
 
 
@@ -88,6 +89,15 @@ def _stays(op: Builder, n: NodeView, at: int) -> bool:
         return size is not None and size[at] == n.X.shape[0]
     scales = n.scales.value.const
     return scales is not None and scales.numpy().reshape(-1)[at] == 1
+
+
+@batched("AffineGrid")
+def _affine_grid(op: Builder, n: NodeView, b: Batch) -> Any:
+    if not b.only("theta"):
+        return NotImplemented
+    theta = b.fold(n.theta)
+    size = op.Concat(op.Shape(theta, start=0, end=1), op.Slice(n.size, [1], [TO_END], [0]), axis=0)
+    return b.unfold(b.again(theta, size), n.theta)
 
 
 @batched("RoiAlign")

@@ -40,7 +40,15 @@ def _if(sweep: Sweep, op: Builder, node: Node) -> Results:
 
 
 def _outputs(sweep: Sweep, inner: Builder, outputs: Sequence[Value], batched: Sequence[bool]) -> list[Value]:
-    return [sweep.full(inner, v).value if b else v for v, b in zip(outputs, batched, strict=True)]
+    return [_yielded(sweep, inner, v) if b else v for v, b in zip(outputs, batched, strict=True)]
+
+
+def _yielded(sweep: Sweep, inner: Builder, v: Value) -> Value:
+    """The twin of what a region yields, of known rank where that has one: a Scan needs it."""
+    twin: Value = sweep.full(inner, v).value
+    if twin.rank is not None or v.rank is None:
+        return twin
+    return inner.place_typed(Node("Identity", (twin,), {}, name=inner.label), [sweep.twin_type(v.type)])[0]
 
 
 def _rebuilt(

@@ -31,7 +31,7 @@ def _length(op: Builder, n: NodeView, b: Batch) -> Any:
     return Same(op.SequenceLength(b.input_sequence))
 
 
-@batched("SplitToSequence")
+@batched("SplitToSequence", any_rank=True)
 def _split(op: Builder, n: NodeView, b: Batch) -> Any:
     return b.again(b.input, n.split, axis=shift(n.axis)) if b.only("input") else NotImplemented
 

@@ -31,7 +31,8 @@ def reshaped(op: Builder, b: Batch, x: Var, shape: Var, result: Var, allowzero: 
     if known is not None and all(isinstance(d, int) and d > 0 for d in known):
         return op.Reshape(x, [0, *known])
     target = op.known(shape)
-    if not allowzero or (target is not None and 0 not in target):  # a zero copies an extent, that of the first axis too
+    sure = target is not None and all(isinstance(d, int) and d != 0 for d in target)
+    if not allowzero or sure:  # a zero copies an extent, that of the first axis too
         return op.Reshape(x, op.Concat(op.const([0]), shape, axis=0))
     return op.Reshape(x, op.Concat(b.size, shape, axis=0), allowzero=1)
 

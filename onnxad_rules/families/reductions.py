@@ -142,8 +142,8 @@ def _prod(op: Builder, n: NodeView, t: Any) -> Var:
     x, zero = n.data, is_zero(op, n.data)
     smooth = n.reduced * _sum(op, n, op.where(zero, 0, t.data) / op.where(zero, 1, x))
     here = rows_of_zeros(op, zero)
-    how = {"keepdims": n.keepdims, "noop_with_empty_axes": n.noop_with_empty_axes or None}
     axes = _axes_behind_rows(op, n)
+    how = {"keepdims": n.keepdims, "noop_with_empty_axes": None if op.known(axes) else 1}  # never over the rows
     others = op.ReduceProd(op.where(here, 1, x), axes, **how)
     own = op.ReduceSum(op.where(here, t.data, 0), axes, **how)
     return smooth + op.ReduceSum(own * others, [0], keepdims=0)
