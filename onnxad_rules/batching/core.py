@@ -176,9 +176,10 @@ class Batch:
         twin = self.twin(x)
         if twin is None:
             return self.op.shape(x)
-        if x.shape is not None and all(seen(self.op, d) for d in x.shape):
-            return self.op.shape_of(list(x.shape))
-        return self.op.Shape(twin, start=1)
+        if x.shape is not None and all(isinstance(d, int) for d in x.shape):
+            return self.op.const(np.asarray(x.shape, np.int64))
+        same = None if x.shape is None else self.op.scope.like(x.shape)
+        return self.op.Shape(twin, start=1) if same is None else self.op.Shape(same)
 
     def again(self, *operands: Var | None, outputs: int | None = None, **attributes: Attr) -> Any:
         """The node's own operator on other operands, with other attributes where they are given; None drops one."""
