@@ -50,6 +50,9 @@ Attr: TypeAlias = Any
 
 #: The metadata entry that carries `Model.frozen` from file to file.
 FROZEN = "onnxad.frozen"
+#: What floating constants that no author named are called when they are written, so that a later run knows them for
+#: what they are: numbers that may be shared and folded.
+MADE = "onnxad.v"
 
 
 class Value:
@@ -384,8 +387,11 @@ class Model:
     #: Names of floating constants whose numbers shaped this model; it has no derivative with respect to them.
     frozen: set[str] = field(default_factory=set)
 
+    #: Values whose type says more than can be inferred: the author's word, or a rule's. It is written with the model.
+    told: set[Value] = field(default_factory=set)
+
     def __post_init__(self) -> None:
-        """Take the frozen names out of the metadata of a model that was read."""
+        """Take the frozen names out of the metadata of a model that was read, and made up names off its constants."""
         self.metadata = dict(self.metadata)
         text = self.metadata.pop(FROZEN, None)
         if text is not None:
@@ -393,6 +399,9 @@ class Model:
                 self.frozen.update(map(str, json.loads(text)))
             except (ValueError, TypeError):
                 raise ModelError(f'the metadata entry "{FROZEN}" is not a list of names: {text!r}') from None
+        for v in self.graph.constants:
+            if v.name.startswith(MADE) and v not in self.variables:
+                v.name = ""
 
     def freeze(self, name: str) -> None:
         """Note that the number of the author's constant `name` was used to simplify the model."""
@@ -439,6 +448,7 @@ def clone_model(model: Model) -> Model:
         out.functions[key] = g
     out.opset, out.metadata = dict(model.opset), dict(model.metadata)
     out.frozen = set(model.frozen)
+    out.told = {mapping[v] for v in model.told if v in mapping}
     out.variables = {mapping[v]: n for v, n in model.variables.items() if v in mapping}
     return out
 

@@ -17,13 +17,14 @@ from onnxad_ir.types import DataType, Dim, Shape, TensorType
 
 if TYPE_CHECKING:
     from onnxad_ir.builder import Scope, Var
-    from onnxad_ir.core import Value
+    from onnxad_ir.core import Model, Value
 
 
 class Idioms:
     """Mixed into `Builder`."""
 
     if TYPE_CHECKING:
+        model: Model
         scope: Scope
 
         def const(self, data: Any, dtype: DataType | None = None) -> Var: ...
@@ -140,6 +141,7 @@ class Idioms:
         known = isinstance(v.type, TensorType) and like.shape is not None
         if known and v.shape != like.shape and not v.is_const and v.producer is not None:
             v.type = TensorType(x.dtype, like.shape)
+            self.model.told.add(v)
             self.scope.define(v)
         return x
 

@@ -15,7 +15,7 @@ from onnxad_ir import dims, schema
 from onnxad_ir.core import AttrRef, Function, Graph, Model, Node, Value
 from onnxad_ir.diagnostics import ModelError, OnnxadError, describe
 from onnxad_ir.functions import call_types
-from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type
+from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type, is_anonymous
 
 ShapeRule: TypeAlias = "Callable[[Inference, Node], tuple[Type | None, ...] | None]"
 ContentRule: TypeAlias = "Callable[[Inference, Node], tuple[Dim, ...] | None]"
@@ -99,7 +99,12 @@ class Inference:
         for v, t in zip(node.outputs, types, strict=False):
             if isinstance(t, TensorType) and t.shape is not None and dims.TOO_LONG in t.shape:
                 t = TensorType(t.dtype, tuple(self.fresh() if d == dims.TOO_LONG else d for d in t.shape))
-            v.type = t if v.type is None else _refine(t, v.type, before)
+            if v.type is None:
+                v.type = t
+                continue
+            v.type = _refine(t, v.type, before)
+            if v.type is not t and _says_more(v.type, t):
+                self.model.told.add(v)
 
     def _ask_onnx(self, node: Node) -> tuple[Type | None, ...]:
         blank: tuple[Type | None, ...] = (None,) * len(node.outputs)
@@ -156,6 +161,15 @@ def _refine(inferred: Type | None, declared: Type, before: int) -> Type:
         for i, d in zip(inferred.shape, declared.shape, strict=True)
     )
     return inferred if merged == inferred.shape else TensorType(inferred.dtype, merged)
+
+
+def _says_more(declared: Type, inferred: Type | None) -> bool:
+    """True where a declared type has extents, by number or name, that an inferred one does not have."""
+    if not (isinstance(inferred, TensorType) and isinstance(declared, TensorType)) or declared.shape is None:
+        return False
+    if inferred.shape is None:
+        return True
+    return any(d != i and not is_anonymous(d) for d, i in zip(declared.shape, inferred.shape, strict=False))
 
 
 def infer_shapes(*ops: str) -> Callable[[ShapeRule], ShapeRule]:

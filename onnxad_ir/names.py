@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from onnxad_ir.core import Graph, Model, Node, Value
+from onnxad_ir.core import MADE, Graph, Model, Node, Value
 from onnxad_ir.schema import facts
+from onnxad_ir.types import FLOATING
 
 
 class Namer:
@@ -96,7 +97,7 @@ def _name_level(graph: Graph, opset: dict[str, int], function: bool, names: Name
             values[v] = v.name
             given.append(v.name)
         else:
-            pending.append((v, v.name or "v"))
+            pending.append((v, v.name or (MADE if v.const is not None and v.dtype in FLOATING else "v")))
 
     for v in graph.inputs:
         take(v)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import onnx
@@ -28,7 +28,7 @@ def to_proto(model: Model, value_info: bool = False, external: Place | None = No
 
     Names are made unique; those of inputs, outputs and constants of the main graph do not change (ModelError
     where two of them clash). Types of intermediate values are written for results that no inference could
-    type (custom operators) and, with `value_info`, for all. External tensors are written as references.
+    type in full (`Model.told`, custom operators) and, with `value_info`, for all. External tensors are written as references.
     `external` may give another tensor to write in place of each, for instance one that says where the data
     has gone.
     """
@@ -49,7 +49,7 @@ def to_proto(model: Model, value_info: bool = False, external: Place | None = No
     names = name_body(model.graph, model.opset)
     _check_interface(model.graph, names)
     # Before IR version 4 an initializer had to be an input as well, so constants stay nodes.
-    writer = _Writer(names, known, value_info, model.ir_version >= 4, external)
+    writer = _Writer(names, known, value_info, model.ir_version >= 4, external, model.told)
     writer.graph(out.graph, model.graph)
     for f in model.functions.values():
         _write_function(out.functions.add(), f, known, value_info, external)
@@ -197,6 +197,7 @@ class _Writer:
         value_info: bool,
         initializers: bool,
         external: Place | None,
+        told: Container[Value] = (),
     ):
         self.names = names.values
         self.copies = names.copies
@@ -204,6 +205,7 @@ class _Writer:
         self.value_info = value_info
         self.initializers = initializers
         self.external = external
+        self.told = told
         self.labels: set[str] = set()
         self.count: dict[str, int] = {}
 
@@ -260,10 +262,10 @@ class _Writer:
                 p.doc_string = n.doc
             if n.metadata:
                 write_pairs(p.metadata_props, n.metadata)
-            if self.value_info or n.domain not in self.known or (g.notes and any(v in g.notes for v in n.outputs)):
-                for v in n.outputs:
-                    if v.type is not None and v in names and v not in outputs:
-                        self.info(out.value_info.add(), names[v], v, g)
+            every = self.value_info or n.domain not in self.known or (g.notes and any(v in g.notes for v in n.outputs))
+            for v in n.outputs:
+                if (every or v in self.told) and v.type is not None and v in names and v not in outputs:
+                    self.info(out.value_info.add(), names[v], v, g)
         lost = [v for v in g.outputs if v not in names]
         if lost:
             raise ModelError(f'output {lost[0]!r} of graph "{g.name}" is defined nowhere in the model')
