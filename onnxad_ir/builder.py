@@ -120,6 +120,12 @@ class Scope:
         #: A value of a given symbolic shape.
         self.shapes: dict[Shape, Value] = {}
 
+    def apart(self) -> Scope:
+        """A scope for another place of the program: nothing is known there yet but the constants, which are shared."""
+        other = Scope()
+        other.top = self.top
+        return other
+
     def expression(self, key: Any) -> tuple[Value, ...] | None:
         """The results of an equal expression."""
         found = self._memo.get(key)
@@ -217,6 +223,11 @@ class Builder(Idioms):
     def inside(self, graph: Graph) -> Builder:
         """A builder for the graph of a region of a node at this builder's place."""
         return self._child(graph, None)
+
+    def apart(self, graph: Graph, nodes: list[Node] | None = None) -> Builder:
+        """A builder for another graph, or another place of this one: no value and expression of here is known there."""
+        scope = self.scope.apart()
+        return Builder(self.model, graph, nodes, scope, self.inference, self.label, self.root, self.captures)
 
     def _child(self, graph: Graph, nodes: list[Node] | None) -> Builder:
         scope = Scope(self.scope)

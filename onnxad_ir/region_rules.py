@@ -145,12 +145,22 @@ def _scan(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
         if length is None or isinstance(t.shape[axis], int):
             length = t.shape[axis]
     initial = [None if v is None else v.type for v in n.inputs[:carried]]
+    initial = [_of_any_step(ctx, t, v.type) for t, v in zip(initial, body.outputs, strict=False)]
     states = _settle(ctx, n, body, [], initial, slices)
     if length is None:
         length = ctx.fresh()
     export = _Export(ctx, before)
     scanned = [export.stacked(v.type, axis, length) for v, axis in zip(body.outputs[carried:], out_axes, strict=True)]
     return (*(export.fresh(t) for t in states), *scanned)
+
+
+def _of_any_step(ctx: Inference, initial: Type | None, after: Type | None) -> Type | None:
+    """The type of a state of a Scan, which has one shape in all steps: what is declared of the next one holds."""
+    if not isinstance(initial, TensorType) or initial.shape is not None:
+        return initial
+    if not isinstance(after, TensorType) or after.shape is None:
+        return initial
+    return TensorType(initial.dtype, tuple(d if isinstance(d, int) else ctx.fresh() for d in after.shape))
 
 
 @infer_shapes("SequenceMap")

@@ -143,9 +143,10 @@ class _Blocks:
         )
 
     def scan_trips(self, op: Builder, loop: LoopView) -> Var:
-        for v, axis in zip(loop.scanned, loop.in_axes, strict=True):
+        for v in loop.scanned:
             if v.rank is None:
                 raise self.refuse(loop.node, f"the rank of {v!r} is unknown")
+        for v, axis in zip(loop.scanned, loop.in_axes, strict=True):
             if isinstance(v.type, TensorType) and v.shape is not None and isinstance(v.shape[axis], int):
                 return op.extent(op.var(v), axis)
         return op.extent(op.var(loop.scanned[0]), loop.in_axes[0])

@@ -47,8 +47,14 @@ def _drop(graph: Graph, node: Node, keep: Container[Value]) -> bool:
             return False
         source.name = copy.name
         source.type = source.type if copy.type is None else copy.type
+    elif graph in copy.users and source.rank is None and copy.rank is not None and _is_scanned(graph):
+        return False  # a Scan has to know the rank of what its body yields
     if source.type is None:
         source.type = copy.type
     copy.replace_by(source)
     node.detach()
     return True
+
+
+def _is_scanned(graph: Graph) -> bool:
+    return graph.parent is not None and graph.parent.op_type == "Scan"

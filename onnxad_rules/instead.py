@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnxad_ir.builder import Builder, Scope, Var
+from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Node, Value
 
 
@@ -20,11 +20,19 @@ def writer(op: Builder, node: Node) -> Builder:
     """
     graph = node.graph
     assert graph is not None
-    scope = Scope()
+    written = op.apart(graph, [])
+    written.label = node.name
     for v in node.inputs:
         if v is not None:
-            scope.define(v)
-    return Builder(op.model, graph, [], scope, op.inference, node.name, op.root, op.captures)
+            written.scope.define(v)
+    return written
+
+
+def place(written: Builder, node: Node) -> None:
+    """Put what `writer` wrote before `node`."""
+    nodes = written.graph.nodes
+    at = nodes.index(node)
+    nodes[at:at] = written.nodes
 
 
 def instead(written: Builder, node: Node, results: Sequence[Var]) -> None:
@@ -32,8 +40,6 @@ def instead(written: Builder, node: Node, results: Sequence[Var]) -> None:
 
     The values stay the ones they are; the node is left with results that nobody reads.
     """
-    graph = written.graph
-    at = graph.nodes.index(node)
     kept: list[Value] = []
     for v, r in zip(node.outputs, results, strict=False):
         r = written.var(written.place_identity(r.value, v.name)) if r.value.producer not in written.nodes else r
@@ -44,4 +50,4 @@ def instead(written: Builder, node: Node, results: Sequence[Var]) -> None:
         producer.outputs = tuple(v if o is r.value else o for o in producer.outputs)
         r.value.replace_by(v)
     node.outputs = tuple(kept)
-    graph.nodes[at:at] = written.nodes
+    place(written, node)

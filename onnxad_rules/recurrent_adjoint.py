@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxad_ir.builder import Builder, Var
+from onnxad_rules.instead import place, replaceable, writer
 from onnxad_rules.lstm_adjoint import lstm, tape, tape_pays
 from onnxad_rules.node import NodeView
 from onnxad_rules.recurrent_cells import DEFAULTS, directions, settle_ranks, take
@@ -35,7 +36,7 @@ def standard(n: NodeView) -> bool:
 
 def pull_recurrent(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Sequence[bool]) -> list[Var | None]:
     """Contributions to X, W, R, B, sequence_lens, initial_h (and initial_c) by position."""
-    settle_ranks(op, n)
+    _settle(op, n)
     want = [*wanted, *[False] * (8 - len(wanted))]
     cts = [*cts, *[None] * (3 - len(cts))]
     parts: list[Received] = []
@@ -51,6 +52,21 @@ def pull_recurrent(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: 
     for k, w in enumerate(want[5:7]):
         out.append(_stack(op, [p.states[k] for p in parts]) if w else None)
     return out[: len(wanted)]
+
+
+def _settle(op: Builder, n: NodeView) -> None:
+    """Let the node read copies of known rank where it has to, placed ahead of it for what takes its place."""
+    if all(v is None or v.rank is not None for v in n.node.inputs):
+        return
+    there = replaceable(n.node)
+    written = writer(op, n.node) if there else op
+    for v, copy in settle_ranks(written, n).items():
+        n.node.set_inputs(copy if w is v else w for w in n.node.inputs)
+    if there:
+        place(written, n.node)
+    for w in n.node.inputs:
+        if w is not None:
+            op.scope.define(w)
 
 
 def _sweeps(op: Builder, n: NodeView) -> list[Sweep]:

@@ -108,7 +108,16 @@ def recurrent(op: Builder, n: NodeView, entering: Activation | None = None) -> t
 
     entering: for LSTM, what becomes of the hidden state at every step before its product with R.
     """
-    settle_ranks(op, n)
+    operands = n.node.inputs
+    copies = settle_ranks(op, n)
+    n.node.inputs = tuple(v if v is None else copies.get(v, v) for v in operands)
+    try:
+        return _results(op, n, entering)
+    finally:
+        n.node.inputs = operands
+
+
+def _results(op: Builder, n: NodeView, entering: Activation | None) -> tuple[Var, ...]:
     x = op.Transpose(n.X, perm=[1, 0, 2]) if n.layout else n.X
     mask = _mask(op, x, n.sequence_lens) if n.sequence_lens is not None else None
     ys: list[Var] = []
@@ -125,18 +134,29 @@ def recurrent(op: Builder, n: NodeView, entering: Activation | None = None) -> t
     return tuple(stacked)
 
 
-def settle_ranks(op: Builder, n: NodeView) -> None:
-    """Give operands of unknown rank the rank that the operator asks for: the body of a Scan needs to know it."""
+def settle_ranks(op: Builder, n: NodeView) -> dict[Value, Value]:
+    """Note the ranks that the operator asks for of operands of unknown rank: the body of a Scan needs to know them.
+
+    Of a value from outside of the node's graph they need not hold where the node is not run: a copy that `op` writes
+    has the rank. Returns such copies by value.
+    """
     batch = op.model.fresh_dim()
     ranks = {"X": 3, "W": 3, "R": 3, "B": 2, "initial_h": 3, "initial_c": 3, "P": 2}
+    copies: dict[Value, Value] = {}
     for name in ranks.keys() & n.facts.inputs.keys():
         v: Var | None = getattr(n, name)
-        if v is not None and v.rank is None:
-            free: list[Dim] = [op.model.fresh_dim() for _ in range(ranks[name])]
-            if ranks[name] == 3 and name not in ("W", "R"):
-                free[0 if n.layout else 1] = batch
-            v.value.type = TensorType(v.dtype, tuple(free))
+        if v is None or v.rank is not None or v.value in copies:
+            continue
+        free: list[Dim] = [op.model.fresh_dim() for _ in range(ranks[name])]
+        if ranks[name] == 3 and name not in ("W", "R"):
+            free[0 if n.layout else 1] = batch
+        t = TensorType(v.dtype, tuple(free))
+        if v.value.graph is n.node.graph or v.value.graph is op.graph:
+            v.value.type = t
             op.scope.define(v.value)
+        else:
+            copies[v.value] = op.place_typed(Node("Identity", (v.value,), {}, name=op.label), [t])[0]
+    return copies
 
 
 def join(op: Builder, parts: list[Var], axis: int) -> Var:

@@ -187,10 +187,14 @@ class Adjoint:
         """
         if not any(isinstance(v.type, SequenceType) for v in self.residuals()):
             return
+        loop = self.region.parent
+        assert loop is not None
+        # of values from outside, what the loop reads anyway: others may come from the adjoint, which is written later
+        outside = set(self.outer.captures.operands(loop))
         kept: list[Node] = []
         for n in self.graph.nodes:
             reads = self._reads(n)
-            if reads and all(v.graph is not self.graph for v in reads):
+            if reads and all(v.graph is self.region or v.is_const or v in outside for v in reads):
                 self.region.append(n)
             else:
                 kept.append(n)

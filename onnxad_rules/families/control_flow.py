@@ -124,7 +124,8 @@ def _yield(
     """Further results of an If: a value of each branch, or for None an unused one of that type."""
     results = list(node.outputs)
     yields = [list(a.region.outputs) for a in adjoints]
-    builders = [op.inside(a.region) for a in adjoints]
+    # what is put into the primal must not read what the adjoint, which is written after it, has of the same kind
+    builders = [op.apart(a.region) for a in adjoints]
     empty: dict[tuple[DataType, int], Value] = {}
     for pair in pairs:
         t = next(v.type for v in pair if v is not None)
@@ -139,6 +140,9 @@ def _yield(
                 yielded.append(v)
                 a.retarget(v, result)
                 continue
+            for d in (t.shape or ()) if exact and isinstance(t, TensorType) else ():
+                if isinstance(d, str) and (place := op.scope.dim(d)) is not None:
+                    inner.scope.dims[d] = place
             filler = empty.get(shared) if shared else None
             if filler is None:
                 filler = dummy(inner, t, exact)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value, clone_graph
-from onnxad_ir.types import DataType, SequenceType, TensorType, is_floating
+from onnxad_ir.types import DataType, SequenceType, TensorType, Type, is_floating
 from onnxad_rules.activity import activity, varying
 from onnxad_rules.kinds import control
 from onnxad_rules.loop_view import LoopView, scan_attributes
@@ -134,13 +134,17 @@ def _pull_loop(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iter
     targets = [(v, c) for v in captured if (c := a.total(v)) is not None]
     sums: list[Value] = []
     for v, c in targets:
-        sums.append(a.input(tangent_type(v.type)))
-        outputs.append(add(a.op, a.op.var(sums[-1]), at_border(a.op, c, v)))
-        initial.append(zeros(op, v))
+        c, start = at_border(a.op, c, v), zeros(op, v)
+        if _without_rank(v):  # the sum is flat: a Scan has to know the rank of a state
+            c, start = a.op.Reshape(c, [-1]), op.Reshape(start, [-1])
+        sums.append(a.input(start.type if _without_rank(v) else tangent_type(v.type)))
+        outputs.append(add(a.op, a.op.var(sums[-1]), c))
+        initial.append(start)
     moved = [(m, at_border(a.op, c, slices[m])) for m in moving if (c := a.total(slices[m])) is not None]
     if not (through or targets or moved):
         a.graph.detach()
         return []
+    moved = [(m, a.op.Reshape(c, [-1]) if _without_rank(loop.scanned[m]) else c) for m, c in moved]
     a.graph.set_outputs([v.value for v in (*outputs, *(c for _, c in moved))])
     a.prune()
     _provide(loop, a, scans)
@@ -152,28 +156,60 @@ def _pull_loop(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iter
     a.graph.inputs[:] = [*ahead, *sums, *(s.slice for s in scans)]
     for i, v in enumerate(a.graph.inputs):
         v.index = i
-    results = _sweep_back(op, loop, a.graph, initial, scans, [m for m, _ in moved])
+    # a state may have had another shape at the start than at the end
+    types = [tangent_type(loop.carried[k].type) for k in through] + [v.type for v in initial[len(through) :]]
+    results = _sweep_back(op, loop, a.graph, initial, types, scans, [m for m, _ in moved])
     received: list[tuple[Value, Var]] = []
     for k, ct in zip(through, results, strict=False):
         if loop.carried[k] in wanted:
             received.append((loop.carried[k], ct))
     rest = results[len(through) :]
-    received += zip([*(v for v, _ in targets), *(loop.scanned[m] for m, _ in moved)], rest, strict=True)
+    for (v, _), ct in zip(targets, rest, strict=False):
+        received.append((v, op.reshape_like(ct, op.var(v)) if _without_rank(v) else ct))
+    for (m, _), ct in zip(moved, rest[len(targets) :], strict=True):
+        v = loop.scanned[m]
+        received.append((v, _unflattened(op, ct, op.var(v), loop.in_axes[m]) if _without_rank(v) else ct))
     return received
+
+
+def _unflattened(op: Builder, ct: Var, like: Var, axis: int) -> Var:
+    """The cotangent of a scanned operand of unknown rank, from those of its slices, flat and stacked: [T, N]."""
+    steps, shape = op.extent(ct, 0), op.Shape(like)
+    if axis > 0:
+        rank, parts = axis + 2, [steps, op.Slice(shape, [0], [axis]), op.const([-1])]
+        perm = (*range(1, axis + 1), 0, axis + 1)
+    elif axis < 0:
+        rank, parts = 1 - axis, [steps, op.const([-1])]
+        parts += [op.Slice(shape, [axis + 1], [2**62])] if axis < -1 else []
+        perm = (1, 0, *range(2, rank))
+    if axis:
+        ct = op.Reshape(ct, op.Concat(*parts, axis=0))
+        ct.value.type = TensorType(ct.dtype, tuple(op.model.fresh_dim() for _ in range(rank)))
+        ct = op.Transpose(ct, perm=perm)
+    return op.reshape_like(ct, like)
+
+
+def _without_rank(v: Value) -> bool:
+    """True for a tensor of unknown rank."""
+    return isinstance(v.type, TensorType) and v.rank is None
 
 
 def _provide(loop: LoopView, a: Adjoint, scans: list[_Scanned]) -> None:
     """Give the adjoint what it reads of the primal body: scanned again, stacked by the loop, or computed again."""
     a.move_shapes()
     a.move_sequences()
+    if is_replayed(loop.node):
+        had = {*loop.region.inputs}
+        replay(a, producers(loop.region, set(a.residuals()) - had, had, loop.op.captures))
     _run_up_to(loop, a)
     slices, yields = loop.slices, loop.yields
     again = {v: (loop.scanned[m], loop.in_axes[m], loop.in_directions[m]) for m, v in enumerate(slices)}
     for i, v in enumerate(yields):
         again.setdefault(v, (loop.stacks[i], loop.out_axes[i], loop.out_directions[i]))
-    if is_replayed(loop.node):
+    if loop.is_scan:  # what has no known rank cannot be stacked by a Scan
         had = {*loop.region.inputs}
-        replay(a, producers(loop.region, set(a.residuals()) - had, had, loop.op.captures))
+        odd = {v for v in a.residuals() if v not in again and v not in had and v.rank is None}
+        replay(a, producers(loop.region, odd, had, loop.op.captures))
     taped, computed = plan(loop.region, a.residuals(), set(again), loop.op.captures)
     for v in taped:
         again[v] = (loop.add_stack(v) if loop.is_scan or _uniform(loop, v) else _keep_in_sequence(loop, v), 0, 0)
@@ -197,6 +233,8 @@ def _run_up_to(loop: LoopView, a: Adjoint) -> None:
     states = loop.states
     replay(a, producers(loop.region, needed - set(states), set(states), loop.op.captures))
     again = [v for v in a.residuals() if not isinstance(v.type, TensorType)]
+    if not again:
+        return
     body = clone_graph(loop.region)
     body.set_outputs(body.outputs[: loop.tail + loop.count])
     trips = a.op.var(loop.region.inputs[0])
@@ -241,7 +279,13 @@ def _anything(loop: LoopView, a: Adjoint) -> _Scanned:
 
 
 def _sweep_back(
-    op: Builder, loop: LoopView, body: Graph, initial: Sequence[Var], scans: Sequence[_Scanned], moved: Sequence[int]
+    op: Builder,
+    loop: LoopView,
+    body: Graph,
+    initial: Sequence[Var],
+    types: Sequence[Type | None],
+    scans: Sequence[_Scanned],
+    moved: Sequence[int],
 ) -> list[Var]:
     """The Scan that runs `body` from the last iteration to the first."""
     attributes = {
@@ -250,13 +294,17 @@ def _sweep_back(
         **scan_attributes(
             tuple(s.axis for s in scans),
             tuple(1 - s.direction for s in scans),
-            tuple(loop.in_axes[m] for m in moved),
+            tuple(0 if _without_rank(loop.scanned[m]) else loop.in_axes[m] for m in moved),
             tuple(1 - loop.in_directions[m] for m in moved),
         ),
     }
     if not loop.is_scan and not _can_scan(loop, body, initial, scans):
-        return _sweep_back_in_loop(op, body, initial, scans)
-    types = [v.value.type for v in initial] + [tangent_type(loop.scanned[m].type) for m in moved]
+        return _sweep_back_in_loop(op, body, initial, types, scans)
+    types = list(types)
+    for m in moved:
+        v = loop.scanned[m]
+        flat = TensorType(body.outputs[len(types)].dtype, (op.model.fresh_dim(), op.model.fresh_dim()))
+        types.append(flat if _without_rank(v) else tangent_type(v.type))
     operands = [*(v.value for v in initial), *(s.operand for s in scans)]
     sweep = Node("Scan", operands, attributes, ("",) * len(types), name=op.label)
     if loop.runs_at_least_once():
@@ -283,7 +331,9 @@ def _can_scan(loop: LoopView, body: Graph, initial: Sequence[Var], scans: Sequen
     return kept and steady and all(isinstance(s.operand.type, TensorType) and s.slice.rank is not None for s in scans)
 
 
-def _sweep_back_in_loop(op: Builder, body: Graph, initial: Sequence[Var], scans: Sequence[_Scanned]) -> list[Var]:
+def _sweep_back_in_loop(
+    op: Builder, body: Graph, initial: Sequence[Var], types: Sequence[Type | None], scans: Sequence[_Scanned]
+) -> list[Var]:
     """The same sweep by a Loop that reads what it needs of each iteration by its number."""
     first = op.var(scans[0].operand)
     trips = op.SequenceLength(first) if scans[0].is_sequence else op.scalar(op.Shape(first, start=0, end=1))
@@ -303,4 +353,4 @@ def _sweep_back_in_loop(op: Builder, body: Graph, initial: Sequence[Var], scans:
     body.set_outputs([go, *body.outputs])
     node = Node("Loop", [trips.value, None, *(v.value for v in initial)], {"body": body}, ("",) * len(initial))
     node.name = op.label
-    return [op.var(v) for v in op.place_typed(node, [v.type for v in initial])]
+    return [op.var(v) for v in op.place_typed(node, types)]

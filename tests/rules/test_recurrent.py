@@ -158,3 +158,46 @@ def test_lstm_that_keeps_its_gates_in_regions_and_functions(options, taken, monk
         found[size] = evaluate(adj, feeds)
     for k, v in found[0].items():
         close(v, found[10**9][k], 2e-5, k)
+
+
+@pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("taped", [False, True])
+def test_the_rank_of_what_a_branch_reads_is_its_own_affair(op, rank, taped, monkeypatch):
+    """Where the branch is not taken, the operand of the operator inside may have any rank."""
+    monkeypatch.setattr(lstm_adjoint, "TAPE_FROM", 0 if taped else 10**9)
+    k = {"RNN": 4, "GRU": 12, "LSTM": 16}[op]
+    text = f"""<ir_version: 10, opset_import: ["": 18]>
+    g (float[n] x0, int64[k] s0, float[1,{k},3] w, float[1,{k},4] r, bool c) => (float u, float q) {{
+      x = Reshape (x0, s0)
+      u = If (c) <then_branch = t () => (float a) {{
+                    y, yh = {op} <hidden_size = 4> (x, w, r) p = Mul (yh, yh) a = ReduceSum <keepdims = 0> (p) }},
+                  else_branch = e () => (float b) {{
+                    one = Constant <value = int64[1] {{1}}> () d = Sin (x) f = ReduceSum (d, one)
+                    i = Mul (f, x) b = ReduceSum <keepdims = 0> (i) }}>
+      v = Softmax (x) z = Mul (v, x) q = ReduceSum <keepdims = 0> (z)
+    }}"""
+    shape = (4, 2, 3)[-rank:]
+    rng = np.random.default_rng(3)
+    feeds = {"x0": rng.standard_normal(int(np.prod(shape))), "w": rng.standard_normal((1, k, 3)) / 2}
+    feeds |= {"r": rng.standard_normal((1, k, 4)) / 2, "adj_u": 1.5, "adj_q": 0.5}
+    feeds = {name: np.asarray(v, np.float32) for name, v in feeds.items()}
+    given = feeds | {"c": np.array(rank == 3), "s0": np.array(shape)}
+    hidden = parser.parse_model(text)
+    text = text.replace("float[n] x0, int64[k] s0", f"float{list(shape)} x").replace("x = Reshape (x0, s0)", "")
+    known = parser.parse_model(text)
+    if rank == 2:  # the branch is not valid for an operand that is known to be a matrix
+        for a in known.graph.node[0].attribute:
+            if a.name == "then_branch":
+                a.g.CopyFrom(next(b.g for b in known.graph.node[0].attribute if b.name == "else_branch"))
+    want = evaluate(reverse(known, layout="single"), {**given, "x": given["x0"].reshape(shape)})
+    got = evaluate(reverse(hidden, layout="single"), given)
+    for name, v in (("adj_x0", want["adj_x"].reshape(-1)), ("u", want["u"])):
+        close(got[name], v, 1e-5, (op, name))
+    if rank == 3:
+        close(got["adj_w"], want["adj_w"], 1e-5, op)
+    fwd = {**given, **{f"fwd_{n}": given[n] for n in ("x0", "w", "r")}}
+    other = {**given, "x": given["x0"].reshape(shape), "fwd_x": given["x0"].reshape(shape)}
+    other |= {f"fwd_{n}": given[n] for n in ("w", "r")}
+    got, want = (evaluate(forward(m, layout="single"), f) for m, f in ((hidden, fwd), (known, other)))
+    close(got["fwd_u"], want["fwd_u"], 1e-5, op)
