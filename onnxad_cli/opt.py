@@ -151,12 +151,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace) -> int:
     if args.version:
-        from importlib.metadata import PackageNotFoundError, version
+        from onnxad_passes import __version__
 
-        try:
-            print(version("onnxad"))
-        except PackageNotFoundError:
-            print("unknown (not installed)")
+        print(__version__)
         return OK
     if args.list_passes:
         from onnxad_passes.registry import list_passes

@@ -177,8 +177,8 @@ def _expand(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
 
 
 def _range(attrs: dict[str, Attr], xs: list[Array | None]) -> Array:
-    lo, hi, step = xs[0], xs[1], xs[2]
-    assert lo is not None and hi is not None and step is not None
+    # AffineGrid's function body has Range take vectors of one element
+    lo, hi, step = (x.reshape(()) for x in _present(xs))
     n = max(0, int(np.ceil((hi - lo) / step)))
     if n > FOLD_LIMIT:
         raise OverflowError

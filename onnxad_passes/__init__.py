@@ -10,6 +10,8 @@ from onnxad_passes.pipeline import parse_pipeline, print_pipeline
 from onnxad_passes.unroll import UnrollTooLarge
 from onnxad_rules.ruleset import NotDifferentiable, UnsupportedOperator
 
+__version__ = "0.1.0"
+
 __all__ = [
     "CheckReport",
     "GradRegistry",
@@ -18,6 +20,7 @@ __all__ = [
     "PassManager",
     "UnrollTooLarge",
     "UnsupportedOperator",
+    "__version__",
     "check_derivatives",
     "family",
     "forward",

@@ -202,9 +202,11 @@ def vectorize(model: M, inputs: Sequence[str] | None = None, dim: str = "batch",
     return run_pipeline(model, [Vectorize(_names(inputs), dim, rules)], verify_each=False)
 
 
-def unroll(model: M, limit: int = LIMIT) -> M:
+def unroll(model: M, limit: int = LIMIT, *, max_nodes: int | None = None) -> M:
     """The model with every Scan and Loop written out whose number of iterations is known.
 
-    limit: the most nodes the model may have; UnrollTooLarge beyond. A loop that ends on a condition stays.
+    limit: the most nodes the model may have; UnrollTooLarge beyond. max_nodes: the same, as onnx-ad calls it. A loop
+    that ends on a condition stays.
     """
+    limit = limit if max_nodes is None else max_nodes
     return run_pipeline(model, [Unroll(limit)], verify_each=False)

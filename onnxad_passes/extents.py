@@ -46,18 +46,36 @@ class PublicNames:
         self.model = model
         #: Shapes of outputs by name.
         self.seen: dict[str, Shape] = {}
+        #: The shapes that the author declared, of outputs some extent of which has a name.
+        self.declared: dict[str, Shape] = {}
         if NAMES in model.metadata:
             meaning = names_of_extents(model)
             for v in _values(model.graph):
                 if isinstance(v.type, TensorType):
                     v.type = TensorType(v.type.dtype, dims.substitute(v.type.shape, meaning))
         self.look()
+        self.declared = dict(self.seen)
 
     def look(self) -> None:
         """Take note of the names that extents of outputs have now: later inference may have none for them."""
         for v in self.model.graph.outputs:
             if v.shape and any(isinstance(d, str) and not is_anonymous(d) for d in v.shape):
                 self.seen[v.name] = v.shape
+                if v.name in self.declared and any(isinstance(d, dims.Expr) for d in v.shape):
+                    self._keep_names(v.shape, self.declared.pop(v.name))
+
+    def _keep_names(self, found: Shape, declared: Shape) -> None:
+        """Have extents that turned out to be products or sums called what the author called them."""
+        if len(found) != len(declared):
+            return
+        names, new = names_of_extents(self.model), dict[str, Dim]()
+        for d, k in zip(found, declared, strict=True):
+            compound = isinstance(d, dims.Expr) and not is_anonymous(d) and d not in names.values()
+            if compound and isinstance(k, str) and not isinstance(k, dims.Expr) and not is_anonymous(k):
+                new.setdefault(k, d)
+        if new:
+            taken = {a for v in _values(self.model.graph) for e in v.shape or () for m in dims.terms(e) for a in m}
+            give_names(self.model, {k: d for k, d in new.items() if k not in taken and k not in names})
 
     def restore(self) -> None:
         """Call extents what they were called."""

@@ -91,3 +91,11 @@ def test_max_roi_pool():
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 def test_grid_sample(mode):
     check_node("GridSample", [floats(2, 3, 4, 5), floats(2, 3, 2, 2)], {"mode": mode}, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("align", [0, 1])
+def test_affine_grid(align):
+    for theta, size in ((floats(2, 2, 3), (2, 3, 4, 5)), (floats(2, 3, 4), (2, 1, 3, 4, 2))):
+        operands = [theta, np.array(size, np.int64)]
+        check_node("AffineGrid", operands, {"align_corners": align}, which=[[0]], tolerance=1e-5)
+        check_node("AffineGrid", operands, {"align_corners": align}, constants=(1,), tolerance=1e-5)

@@ -48,3 +48,9 @@ def test_flatten_and_gathers():
     i = np.array([[[-1, 0, 3, 2]]])
     assert evaluate("GatherElements", {"axis": 2}, [x, i]).tolist() == [[[3, 0, 3, 2]]]
     assert evaluate("GatherND", {"batch_dims": 1}, [x, np.array([[1], [0]])]) is None
+
+
+def test_a_range_between_vectors_of_one_element():
+    """Operands of Range as function bodies of the specification have them."""
+    assert evaluate("Range", {}, [np.array(0), np.array([3]), np.array(1)]).tolist() == [0, 1, 2]
+    assert evaluate("Range", {}, [np.array(0), np.array([3, 4]), np.array(1)]) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import parser
 from small import model, ops, same
 
 from onnxad_ir.diagnostics import UsageError
@@ -38,6 +39,13 @@ FEEDS = {"x": X, "p": np.array(True), "t": np.array([1, 4])}
 def test_by_the_specification_or_by_ours(op, text):
     out = same(text, [Decompose(ops=(op,))], FEEDS)
     assert op not in ops(out) and len(ops(out)) > 1
+
+
+def test_a_body_whose_range_takes_vectors():
+    text = """<ir_version: 8, opset_import: ["" : 20]>
+        g (float[2,2,3] x) => (float[2,4,5,2] y) <int64[4] k = {2, 1, 4, 5}> { y = AffineGrid(x, k) }"""
+    out = same(parser.parse_model(text), [Decompose(("AffineGrid",))], {"x": X.reshape(2, 2, 3)})
+    assert "AffineGrid" not in ops(out)
 
 
 def test_inside_regions_and_next_to_others():

@@ -11,7 +11,7 @@ from small import ops
 from support import evaluate, retyped
 
 from onnxad_ir.diagnostics import UsageError
-from onnxad_passes import forward, gradient, reverse, run_pipeline
+from onnxad_passes import forward, gradient, reverse, run_pipeline, unroll
 
 LAYOUTS = ("casadi", "onnx", "leading")
 RNG = np.random.default_rng(7)
@@ -233,6 +233,28 @@ def test_names_of_products_of_symbols():
         "nfwd_N_nadj",
     ]
     assert signature(second)["adj_u"] == ["K", "nadj_N"]
+
+
+def test_extents_that_the_author_named_keep_the_name():
+    """P is three times K, M is a number, and W is called like an extent of an input."""
+    proto = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (double[3,K] x, double[W] w) => (double[P] y, double[M] m, double[W] z) <int64[1] s = {-1}, int64[1] one = {1}> {
+          y = Reshape(x, s) m = ReduceSum<keepdims = 0>(x, one) z = Concat<axis = 0>(w, w) }""")
+
+    def axes(d):
+        return {
+            v.name: [x.dim_param or x.dim_value for x in v.type.tensor_type.shape.dim]
+            for v in (*d.graph.input, *d.graph.output)
+        }
+
+    for d in (unroll(proto), forward(proto), reverse(proto, layout="single")):
+        shapes = axes(d)
+        assert shapes["y"] == ["P"] and shapes["m"] == [3]
+        assert shapes["z"] != ["W"]
+    assert axes(forward(proto))["fwd_y"] == ["P", "nfwd"]
+    adjoint = reverse(proto, layout="single")
+    assert axes(adjoint)["adj_y"] == ["P"]
+    assert axes(forward(adjoint, layout="single"))["fwd_adj_y"] == ["P"]
 
 
 def test_axes_that_have_the_name_already():
