@@ -16,6 +16,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Model, Node, Value
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.dims import TOO_LONG, product
+from onnxad_ir.printer import print_type
 from onnxad_ir.types import Dim, Shape, TensorType
 from onnxad_passes.forward import interleave
 from onnxad_passes.seeds import add_results, named_values
@@ -41,7 +42,7 @@ def check_tensors(values: Sequence[Value]) -> None:
     """Raise UsageError for a value that is no tensor: it has no unit directions."""
     for v in values:
         if not isinstance(v.type, TensorType):
-            raise UsageError(f"{v.name!r} is no tensor ({v.type}): a dense derivative has no axes for it")
+            raise UsageError(f"{v.name!r} is no tensor ({print_type(v.type)}): a dense derivative has no axes for it")
 
 
 def start(model: Model) -> Builder:

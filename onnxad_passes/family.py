@@ -40,16 +40,16 @@ def family(
     inputs: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
 ) -> list[str]:
-    """Write a model and its derivatives in layout casadi; the paths of the files, the model's own first.
+    """Write a model and its derivatives in layout casadi; the paths of the files: the model's, adj_, fwd_, fwd_adj_.
 
     The adjoint is written, with `second_order` the forward derivative of the adjoint, and with `forward_sibling` the
     forward derivative. inputs, outputs: what is differentiated with respect to, and of which (default: every floating
     input and output); every one of them has its derivative in every file, zeros included. The derivative models return
     derivatives only.
 
-    All weights are inside of the files, which are written all or not at all; siblings of other kinds that are there
-    already are left. Raises UsageError for a model of over 2 GB, and for a name that is no input or output of the
-    model; otherwise as `forward` and `reverse` do.
+    All weights are inside of the files, which are written all or not at all, in a folder that is made where there is
+    none; siblings of other kinds that are there already are left. Raises UsageError for a model of over 2 GB, and for a
+    name that is no input or output of the model; otherwise as `forward` and `reverse` do.
     """
     with paused_gc(), deep_regions():
         primal = lift(model)[0]
@@ -57,14 +57,23 @@ def family(
         xs = tuple(v.name for v in choose_sources(primal, inputs))
         ys = tuple(v.name for v in choose_sinks(primal, outputs))
         files = {os.fspath(path): primal}
-        if forward_sibling:
-            files[sibling(path, "fwd")] = _derivative(primal, Forward(xs, ys, layout=_LAYOUT))[0]
         adjoint = Reverse(xs, ys, layout=_LAYOUT)
         files[sibling(path, "adj")], whole, seeds, results = _derivative(primal, adjoint)
+        if forward_sibling:
+            files[sibling(path, "fwd")] = _derivative(primal, Forward(xs, ys, layout=_LAYOUT))[0]
         if second_order:
             files[sibling(path, "fwd_adj")] = _derivative(whole, Forward((*xs, *seeds), results, layout=_LAYOUT))[0]
+        _make_folder(os.path.dirname(path))
         save_together(files)
     return list(files)
+
+
+def _make_folder(folder: str) -> None:
+    if folder:
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as e:
+            raise UsageError(f"{folder}: {e.strerror or e}") from None
 
 
 def _check_declared(model: Model, inputs: Sequence[str], outputs: Sequence[str]) -> None:

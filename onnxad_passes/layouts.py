@@ -22,6 +22,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Model, Value
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.dims import Expr, mul, product, terms
+from onnxad_ir.printer import print_type
 from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type, is_anonymous
 from onnxad_passes.extents import give_names, names_of_extents
 from onnxad_rules.batching import RULES
@@ -38,8 +39,14 @@ def check_layout(layout: str, dim: str | None = None) -> None:
         raise UsageError(f"there is no layout {layout!r}; the layouts are {', '.join((SINGLE, *LAYOUTS))}")
     if dim is not None and layout == SINGLE:
         raise UsageError(f"dim={dim!r} names the axis of several directions, which layout {SINGLE!r} does not have")
-    if dim is not None and (not dim or is_anonymous(dim)):
-        raise UsageError(f"an axis cannot be called {dim!r}")
+    if dim is not None:
+        check_name(dim)
+
+
+def check_name(dim: str) -> None:
+    """Raise UsageError for what is no name for an axis."""
+    if not isinstance(dim, str) or not dim or is_anonymous(dim):
+        raise UsageError(f"an axis cannot be called {dim!r}: dim is a word")
 
 
 def extents(graph: Graph) -> set[Dim]:
@@ -139,7 +146,9 @@ class _Leading:
     def packed(self, name: str, t: Type | None) -> TensorType:
         """The type of several directions of the value called `name`, which is of type `t`."""
         if not isinstance(t, TensorType):
-            raise UsageError(f"{name!r} is no tensor ({t}), so that directions cannot be packed; use layout={SINGLE!r}")
+            raise UsageError(
+                f"{name!r} is no tensor ({print_type(t)}), so that directions cannot be packed; use layout={SINGLE!r}"
+            )
         return TensorType(t.dtype, self.packed_shape(name, t.shape))
 
     def packed_shape(self, name: str, shape: Shape | None) -> Shape | None:

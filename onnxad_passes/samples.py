@@ -10,6 +10,7 @@ import numpy as np
 from onnxad_ir.core import Model, Value
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.dims import substitute, terms
+from onnxad_ir.printer import print_type
 from onnxad_ir.types import FLOATING, DataType, TensorType
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -62,7 +63,8 @@ def samples(
 def _shape(v: Value) -> tuple[int | str, ...]:
     t = v.type
     if not isinstance(t, TensorType) or t.dtype == DataType.STRING:
-        raise UsageError(f"input {v.name!r} is no numeric tensor ({t}); no value can be made up for it: give one")
+        kind = print_type(t)
+        raise UsageError(f"input {v.name!r} is no numeric tensor ({kind}); no value can be made up for it: give one")
     if t.shape is None:
         raise UsageError(f"the rank of input {v.name!r} is unknown; no value can be made up for it: give one")
     return t.shape

@@ -9,6 +9,7 @@ from itertools import count
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Model, Value
 from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.printer import print_type
 from onnxad_ir.types import is_floating
 
 #: What the name of a result ends in where a value is differentiated and seeded, so that its seed has the name already.
@@ -96,7 +97,8 @@ def _choose(graph: Graph, names: Sequence[str], what: str) -> list[Value]:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UsageError(f"the model has no value called {name!r}{hint} (its {what}s: {listed})")
         if not is_floating(v.type):
-            raise UsageError(f"{what} {name!r} is not a floating-point tensor ({v.type}): it has no derivative")
+            kind = print_type(v.type)
+            raise UsageError(f"{what} {name!r} is not a floating-point tensor ({kind}): it has no derivative")
         if v in out:
             raise UsageError(f"{what} {name!r} is named twice")
         out.append(v)

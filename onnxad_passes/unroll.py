@@ -48,6 +48,8 @@ class _Unroller:
         self.limit = limit
         self.count = 0
         self.changed = False
+        #: The loop that is being written out, the outermost one.
+        self.loop: Node | None = None
         #: What stands for the result of a loop that is gone.
         self.replaced: dict[Value, Value] = {}
 
@@ -62,7 +64,9 @@ class _Unroller:
     def node(self, op: Builder, node: Node) -> None:
         trips = _trips(node)
         if trips is not None:
+            outer, self.loop = self.loop, self.loop or node
             self.write_out(op, node, trips)
+            self.loop = outer
             return
         for region in node.regions:
             inner = Builder(op.model, region, [], Scope(op.scope), op.inference, root=op.root)
@@ -70,8 +74,8 @@ class _Unroller:
         self.count += 1
         if self.count > self.limit:
             raise UnrollTooLarge(
-                f"writing out the loops makes more than {self.limit} nodes, at {describe(node)}; raise `limit`, "
-                "or differentiate the loops in place, which needs no unrolling"
+                f"writing out the loops makes more than {self.limit} nodes, at {describe(self.loop or node)}; raise "
+                "`limit`, or differentiate the loops in place, which needs no unrolling"
             )
         op.nodes.append(node)
         for v in node.outputs:

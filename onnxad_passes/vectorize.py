@@ -10,7 +10,7 @@ from onnxad_ir.builder import Builder
 from onnxad_ir.core import Graph, Model, Value
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.types import Dim
-from onnxad_passes.layouts import check_free, extents
+from onnxad_passes.layouts import check_free, check_name, extents
 from onnxad_passes.manager import Pass
 from onnxad_passes.tidy import tidy
 from onnxad_rules.batching import RULES
@@ -35,6 +35,7 @@ class Vectorize(Pass):
     rules: Ruleset | None = field(default=None, repr=False, compare=False, metadata={"option": False})
 
     def run(self, model: Model) -> bool:
+        check_name(self.dim)
         chosen = _choose(model.graph, self.inputs)
         check_free(self.dim, extents(model.graph))
         batch_inputs(model, chosen, self.dim, self.rules or default_rules())

@@ -22,6 +22,7 @@ import numpy as np
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Attr, Node, Value
+from onnxad_ir.printer import print_type
 from onnxad_ir.types import QUANTIZED, DataType, Dim, SequenceType, TensorType
 from onnxad_rules.node import NodeView
 from onnxad_rules.regions import seen
@@ -229,7 +230,7 @@ def spread(op: Builder, x: Var, dim: Dim) -> Var:
     if isinstance(x.type, SequenceType):
         return _spread_elements(op, x, dim)
     if not isinstance(x.type, TensorType):
-        raise UnsupportedOperator(f"a value of type {x.type} cannot be repeated along a new axis")
+        raise UnsupportedOperator(f"a value of type {print_type(x.type)} cannot be repeated along a new axis")
     shape = op.Concat(op.dim(dim), op.shape(x), axis=0)
     if x.dtype in _NARROW:  # which no operator but a few takes
         return op.Cast(op.Expand(op.Cast(x, to=int(DataType.FLOAT)), shape), to=int(x.dtype))

@@ -9,6 +9,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value, clone_node
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.inline import substitute
+from onnxad_ir.printer import print_type
 from onnxad_ir.traverse import crossings, is_control, loop_layout
 from onnxad_ir.types import Dim, OptionalType, SequenceType, TensorType, Type
 from onnxad_rules.batching.core import Batch, Same, Table, spread
@@ -188,7 +189,7 @@ class Sweep:
             if not isinstance(v.type, TensorType) and (v in self.twins or v in node.outputs):
                 raise UnsupportedOperator(
                     f"{describe(node)} cannot be batched: there is no batching rule for it, and a value of type "
-                    f"{v.type} cannot be handed to a Scan",
+                    f"{print_type(v.type)} cannot be handed to a Scan",
                     (node,),
                 )
 

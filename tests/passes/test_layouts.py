@@ -450,6 +450,12 @@ def test_bad_requests():
         reverse(m, layout="single", dim="n")
     with pytest.raises(UsageError, match="cannot be called ''"):
         reverse(m, dim="")
+    with pytest.raises(UsageError, match="cannot be called 4"):
+        reverse(m, dim=4)
+    whole = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N] x, int64[N,2] k) => (float[N] y) { y = Exp(x) }""")
+    with pytest.raises(UsageError, match=r"input 'k' is not a floating-point tensor \(int64\[N,2\]\)"):
+        reverse(whole, inputs=["k"])
 
 
 def test_one_evaluation_is_cheaper_than_many():
