@@ -197,6 +197,7 @@ def test_values_that_are_no_inputs_or_outputs(tmp_path):
         family(model(MLP), tmp_path / "f.onnx", inputs=["V"])
     with pytest.raises(UsageError, match=r"'t' is no output of the model"):
         family(model(MLP), tmp_path / "f.onnx", outputs=["t"])
+    assert not os.listdir(tmp_path)
 
 
 # --- CasADi, where it is installed
