@@ -20,7 +20,7 @@ from onnxad_ir.region_rules import runs_on, trip_count
 from onnxad_ir.types import DataType, Dim, TensorType, Type
 from onnxad_rules.activity import activity
 from onnxad_rules.loop_view import LoopView, scan_attributes
-from onnxad_rules.recompute import RANDOM, REPLAY
+from onnxad_rules.recompute import REPLAY, is_random
 from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
 
 _END = 2**62
@@ -212,7 +212,7 @@ def _random(model: Model, body: Graph) -> Node | None:
             f = model.functions.get((n.domain, n.op_type, n.overload))
             if f is not None and f.body not in seen:
                 waiting.append(f.body)
-            elif f is None and not n.domain and n.op_type in RANDOM:
+            elif f is None and is_random(n):
                 return n
     return None
 

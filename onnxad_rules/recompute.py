@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from onnxad_ir.core import Graph, Node, Value, clone_node
+from onnxad_ir.diagnostics import describe
 from onnxad_ir.traverse import Captures
 from onnxad_rules.regions import CHEAP, Adjoint
+from onnxad_rules.ruleset import UnsupportedOperator
 
 #: Operators that give other results when they run again.
 RANDOM = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
+
+
+def is_random(n: Node) -> bool:
+    """True for a node that gives other results when it runs again; Dropout does so in training only."""
+    if n.domain or n.op_type not in RANDOM:
+        return False
+    if n.op_type != "Dropout":
+        return True
+    training = n.inputs[2] if len(n.inputs) > 2 else None
+    return training is not None and (training.const is None or bool(training.const.numpy()))
+
 
 #: The metadata entry of a Scan or Loop whose iterations are run again on the way back, from the states they started
 #: with, instead of keeping what they computed.
@@ -43,7 +56,7 @@ def plan(
     for n in region.nodes:
         inner = [v for v in n.inputs if v is not None and v.graph is region]
         # (who knows what a function does)
-        fixed = not n.domain and not n.regions and n.op_type not in RANDOM and all(v in constant for v in inner)
+        fixed = not n.domain and not n.regions and not is_random(n) and all(v in constant for v in inner)
         cheap = n.op_type in CHEAP and not n.domain
         again = fixed or (cheap and all(v in had or v in runnable for v in inner))
         if fixed:
@@ -58,16 +71,31 @@ def plan(
 
 
 def producers(region: Graph, wanted: set[Value], had: set[Value], captures: Captures) -> list[Node]:
-    """The nodes of a region that compute `wanted` from values of `had`, inputs and values from outside."""
+    """The nodes of a region that compute `wanted` from values of `had`, inputs and values from outside.
+
+    Raises UnsupportedOperator where one of them draws random numbers.
+    """
     missing = set(wanted)
     nodes: list[Node] = []
     for n in reversed(region.nodes):
         if any(v in missing for v in n.outputs):
+            if (noise := _noise(n)) is not None:
+                raise UnsupportedOperator(
+                    f"the shape of what {describe(noise)} leads to changes from iteration to iteration, so that it would "
+                    "have to be computed again, but it gives other numbers when it runs again",
+                    (noise,),
+                )
             nodes.append(n)
             reads = (*n.inputs, *captures[n]) if n.regions else n.inputs
             missing.update(v for v in reads if v is not None and v.graph is region and v not in had)
     nodes.reverse()
     return nodes
+
+
+def _noise(n: Node) -> Node | None:
+    """The node, or one in its regions, that gives other results when it runs again."""
+    inside = (m for g in n.regions for m in g.walk())
+    return next((m for m in (n, *inside) if is_random(m)), None)
 
 
 def cheap_producers(region: Graph, wanted: Sequence[Value], root: Graph) -> list[Node]:

@@ -206,9 +206,9 @@ def _provide(loop: LoopView, a: Adjoint, scans: list[_Scanned]) -> None:
     again = {v: (loop.scanned[m], loop.in_axes[m], loop.in_directions[m]) for m, v in enumerate(slices)}
     for i, v in enumerate(yields):
         again.setdefault(v, (loop.stacks[i], loop.out_axes[i], loop.out_directions[i]))
-    if loop.is_scan:  # what has no known rank cannot be stacked by a Scan
+    if loop.is_scan:  # it stacks what has the same shape in every iteration
         had = {*loop.region.inputs}
-        odd = {v for v in a.residuals() if v not in again and v not in had and v.rank is None}
+        odd = {v for v in a.residuals() if v not in again and v not in had and not _uniform(loop, v)}
         replay(a, producers(loop.region, odd, had, loop.op.captures))
     taped, computed = plan(loop.region, a.residuals(), set(again), loop.op.captures)
     for v in taped:

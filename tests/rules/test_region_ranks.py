@@ -177,3 +177,39 @@ def test_checkpoints_need_the_ranks_of_all_that_is_scanned():
     )
     with pytest.raises(UnsupportedOperator, match=r"rank of .* is unknown"):
         reverse(m, layout="single", checkpoint=2)
+
+
+def test_scan_around_a_shape_that_changes():
+    """A Scan cannot stack it: it is computed again."""
+    m = model(
+        """g (double[n] x, double s, int64[3,1] ends) => (double y) <int64[1] zero = {0}> {
+          y = Scan<num_scan_inputs = 1, body = b (double t, int64[1] e) => (double to) {
+            p = Slice(x, zero, e, zero) a = Mul(p, t) q = Softmax<axis = 0>(a) r = Mul(q, p)
+            u = ReduceSum<keepdims = 0>(r) to = Sin(u) }>(s, ends)
+        }"""
+    )
+    check_model(m, {**feeds(x=4, s=()), "ends": np.array([[2], [4], [3]])}, inputs=["x", "s"])
+
+
+NOISE = """g (double[n] x, int64 k, bool c) => (double y) <bool yes = {1}, double one = {1}, int64[1] zero = {0}> {
+  y = Loop<body = b (int64 i, bool g, double s) => (bool go, double so) {
+    go = Identity(g)
+    r = If(c) <then_branch = t () => (double a) { j = Unsqueeze(i, zero) p = Slice(x, j, far, zero) d = DROP
+                 e = Mul(d, d) f = Softmax<axis = 0>(e) h = Mul(f, d) a = ReduceSum<keepdims = 0>(h) },
+               else_branch = v () => (double o) { o = ReduceSum<keepdims = 0>(x) }>
+    so = Add(s, r)
+  }>(k, yes, one)
+}""".replace("double one", "int64[1] far = {99}, double half = {0.5}, double one")
+
+
+def test_random_numbers_that_would_have_to_be_drawn_again():
+    with pytest.raises(UnsupportedOperator, match="gives other numbers when it runs again"):
+        reverse(model(NOISE.replace("DROP", "Dropout(p, half, yes)")), ["x"], layout="single")
+
+
+@pytest.mark.parametrize("every", [None, 2])
+def test_dropout_that_drops_nothing_may_run_again(every):
+    m, plain = (model(NOISE.replace("DROP", d)) for d in ("Dropout(p)", "Identity(p)"))
+    given = {**feeds(x=4), "k": np.array(3), "c": np.array(True), "adj_y": np.array(1.5)}
+    one, other = (evaluate(reverse(a, ["x"], layout="single", checkpoint=every), given, 0) for a in (m, plain))
+    np.testing.assert_allclose(one["adj_x"], other["adj_x"], rtol=1e-13)
