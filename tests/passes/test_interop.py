@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-import runpy
 
 import numpy as np
 import onnx
@@ -445,14 +444,3 @@ def test_on_the_command_line(my_rules, tmp_path):
         == 0
     )
     assert "LogSoftmax" in ops(onnx.load(tmp_path / "out.onnx"))
-
-
-def test_the_examples_of_the_documents(monkeypatch, tmp_path):
-    """The code under the headings about this in README.md and docs/extending.md runs."""
-    monkeypatch.chdir(ROOT)
-    for path, heading in (("README.md", "## Among other passes"), ("docs/extending.md", "## Passes of onnx_ir")):
-        section = (ROOT / path).read_text().split(heading)[1].split("\n## ")[0]
-        blocks = re.findall(r"```python\n(.*?)```", section, re.S)
-        assert blocks
-        (tmp_path / "example.py").write_text("\n".join(blocks))  # a file: onnxscript reads the source of functions
-        runpy.run_path(str(tmp_path / "example.py"))
