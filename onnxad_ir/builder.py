@@ -390,6 +390,18 @@ class Builder(Idioms):
         """A new value of that name which equals `value`: for outputs that need a name of their own."""
         return self.place(Node("Identity", (value,), {}, (name,), name=self.label))[0]
 
+    def fit_rank(self, x: Var, like: Var) -> Var:
+        """`x`, or a copy of it, that has the type of `like`, where that tells its rank and it does not itself.
+
+        A Scan has to know the ranks of what its body yields.
+        """
+        if not isinstance(x.type, TensorType) or x.rank is not None or like.shape is None:
+            return x
+        if x.value.graph is self.graph and x.value.producer is not None:
+            return self.fit_type(x, like)
+        same = Node("Identity", (x.value,), {}, name=self.label)
+        return self.var(self.place_typed(same, [TensorType(x.dtype, like.shape)])[0])
+
     def _fold(self, op_type: str, inputs: Sequence[Value | None], attributes: dict[str, Attr]) -> Value | None:
         arrays: list[np.ndarray[Any, Any] | None] = []
         for v in inputs:

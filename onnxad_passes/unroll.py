@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxad_ir.builder import Builder, Scope, Var
 from onnxad_ir.core import Graph, Model, Node, Value
-from onnxad_ir.diagnostics import OnnxadError, describe
+from onnxad_ir.diagnostics import OnnxadError, UsageError, describe
 from onnxad_ir.inline import inline_body, substitute
 from onnxad_ir.region_rules import scan_axes, trip_count
 from onnxad_ir.types import TensorType
@@ -36,6 +36,8 @@ class Unroll(Pass):
     limit: int = LIMIT
 
     def run(self, model: Model) -> bool:
+        if self.limit < 1:
+            raise UsageError(f"limit is a number of nodes, not {self.limit}")
         unroller = _Unroller(self.limit)
         unroller.graph(Builder(model, model.graph, []))
         if unroller.changed:
@@ -72,7 +74,7 @@ class _Unroller:
             inner = Builder(op.model, region, [], Scope(op.scope), op.inference, root=op.root)
             self.graph(inner)
         self.count += 1
-        if self.count > self.limit:
+        if self.changed and self.count > self.limit:  # a model without loops may be of any size
             raise UnrollTooLarge(
                 f"writing out the loops makes more than {self.limit} nodes, at {describe(self.loop or node)}; raise "
                 "`limit`, or differentiate the loops in place, which needs no unrolling"
@@ -111,7 +113,7 @@ class _Unroller:
         results = [*states, *map(_stack, [op] * len(stacks), stacks, out_axes, prepend, body.outputs[-len(stacks) :])]
         for old, new in zip(node.outputs, results, strict=False):
             assert new is not None
-            value = new.value if isinstance(new, Var) else new
+            value = op.fit_rank(op.var(new), op.var(old)).value
             self.replaced[old] = value
             substitute(op.graph, op.nodes, old, value)
         node.detach()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.core import Graph, Node, Value
+from onnxad_ir.core import Graph, Value
 from onnxad_ir.region_rules import element
 from onnxad_ir.types import QUANTIZED, DataType, OptionalType, SequenceType, TensorType, Type
 from onnxad_rules.ruleset import UnsupportedOperator
@@ -44,10 +44,7 @@ def at_border(op: Builder, t: Var, of: Value) -> Var:
     """A tangent or cotangent of a value, of its `tangent_type`, and of known rank where the value is."""
     if of.dtype in QUANTIZED and t.dtype != DataType.FLOAT:
         return op.Cast(t, to=int(DataType.FLOAT))
-    if isinstance(t.type, TensorType) and t.rank is None and of.rank is not None:  # a Scan has to know the rank
-        same = Node("Identity", (t.value,), {}, name=op.label)
-        return op.var(op.place_typed(same, [TensorType(t.dtype, of.shape)])[0])
-    return t
+    return op.fit_rank(t, op.var(of))
 
 
 def add(op: Builder, a: Var, b: Var) -> Var:

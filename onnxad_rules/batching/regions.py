@@ -45,10 +45,11 @@ def _outputs(sweep: Sweep, inner: Builder, outputs: Sequence[Value], batched: Se
 
 def _yielded(sweep: Sweep, inner: Builder, v: Value) -> Value:
     """The twin of what a region yields, of known rank where that has one: a Scan needs it."""
-    twin: Value = sweep.full(inner, v).value
+    twin = sweep.full(inner, v)
     if twin.rank is not None or v.rank is None:
-        return twin
-    return inner.place_typed(Node("Identity", (twin,), {}, name=inner.label), [sweep.twin_type(v.type)])[0]
+        return twin.value
+    like = inner.var(Value("", sweep.twin_type(v.type)))
+    return inner.fit_rank(twin, like).value
 
 
 def _rebuilt(

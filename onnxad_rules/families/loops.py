@@ -21,7 +21,7 @@ from onnxad_rules.kinds import control
 from onnxad_rules.loop_view import LoopView, scan_attributes
 from onnxad_rules.node import NodeView
 from onnxad_rules.recompute import is_replayed, plan, producers, replay
-from onnxad_rules.regions import Adjoint, last, push_region, seen, set_inputs
+from onnxad_rules.regions import Adjoint, last, push_region, seen, set_inputs, stacked
 from onnxad_rules.ruleset import Ruleset
 from onnxad_rules.tangent_space import add, at_border, tangent_type, zeros
 
@@ -298,8 +298,8 @@ def _sweep_back(
             tuple(1 - loop.in_directions[m] for m in moved),
         ),
     }
-    if not loop.is_scan and not _can_scan(loop, body, initial, scans):
-        return _sweep_back_in_loop(op, body, initial, types, scans)
+    if not _can_scan(loop, body, initial, scans):
+        return _sweep_back_in_loop(op, loop, body, initial, types, scans, moved)
     types = list(types)
     for m in moved:
         v = loop.scanned[m]
@@ -326,17 +326,28 @@ def _sweep_back(
 def _can_scan(loop: LoopView, body: Graph, initial: Sequence[Var], scans: Sequence[_Scanned]) -> bool:
     """True where a Scan can sweep back: its states are tensors that keep a shape, and every rank is known."""
     carried = (*(v.value for v in initial), *body.outputs)
+    if loop.is_scan:
+        return all(isinstance(v.type, TensorType) for v in carried)
     kept = all(isinstance(v.type, TensorType) and v.rank is not None for v in carried)
     steady = all(_uniform(loop, v) for v in loop.states if is_floating(v.type))
     return kept and steady and all(isinstance(s.operand.type, TensorType) and s.slice.rank is not None for s in scans)
 
 
 def _sweep_back_in_loop(
-    op: Builder, body: Graph, initial: Sequence[Var], types: Sequence[Type | None], scans: Sequence[_Scanned]
+    op: Builder,
+    loop: LoopView,
+    body: Graph,
+    initial: Sequence[Var],
+    types: Sequence[Type | None],
+    scans: Sequence[_Scanned],
+    moved: Sequence[int],
 ) -> list[Var]:
     """The same sweep by a Loop that reads what it needs of each iteration by its number."""
     first = op.var(scans[0].operand)
-    trips = op.SequenceLength(first) if scans[0].is_sequence else op.scalar(op.Shape(first, start=0, end=1))
+    if scans[0].is_sequence:
+        trips = op.SequenceLength(first)
+    else:
+        trips = op.scalar(op.extent(first, scans[0].axis))
     counter = Value("", TensorType(DataType.INT64, ()), body)
     go = Value("", TensorType(DataType.BOOL, ()), body)
     read = op.inside(body)
@@ -350,7 +361,25 @@ def _sweep_back_in_loop(
         s.slice.replace_by(v.value)
     body.nodes[:0] = read.nodes
     set_inputs(body, [counter, go, *body.inputs[: len(initial)]])
+    stacks = body.outputs[len(initial) :]
     body.set_outputs([go, *body.outputs])
-    node = Node("Loop", [trips.value, None, *(v.value for v in initial)], {"body": body}, ("",) * len(initial))
+    length = loop.length()
+    types = [*types, *(stacked(v.type, length, op) for v in stacks)]
+    node = Node("Loop", [trips.value, None, *(v.value for v in initial)], {"body": body}, ("",) * len(types))
     node.name = op.label
-    return [op.var(v) for v in op.place_typed(node, types)]
+    results = [op.var(v) for v in op.place_typed(node, types)]
+    for i, m in enumerate(moved, len(initial)):
+        results[i] = _as_scanned(op, results[i], loop.in_axes[m], loop.in_directions[m], loop.scanned[m])
+    return results
+
+
+def _as_scanned(op: Builder, stack: Var, axis: int, direction: int, like: Value) -> Var:
+    """What a sweep back stacked along axis 0, along the axis and in the direction in which the loop reads."""
+    if not direction:
+        stack = op.Slice(stack, [-1], [-(2**63)], [0], [-1])
+    if like.rank is None or axis % like.rank == 0:
+        return stack
+    perm = list(range(1, like.rank))
+    perm.insert(axis % like.rank, 0)
+    turned: Var = op.Transpose(stack, perm=perm)
+    return turned

@@ -213,3 +213,19 @@ def test_dropout_that_drops_nothing_may_run_again(every):
     given = {**feeds(x=4), "k": np.array(3), "c": np.array(True), "adj_y": np.array(1.5)}
     one, other = (evaluate(reverse(a, ["x"], layout="single", checkpoint=every), given, 0) for a in (m, plain))
     np.testing.assert_allclose(one["adj_x"], other["adj_x"], rtol=1e-13)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("back", [0, 1])
+def test_scan_that_reads_a_sequence_from_outside(axis, back):
+    """The sum of its cotangents is a sequence, which no Scan can carry: a Loop sweeps back."""
+    m = model(
+        f"""g (double[2,3] x, double[3] w, double h) => (double y, double[t] z) <int64 one = {{1}}> {{
+          v = Sin(x) q = SequenceConstruct(w, v)
+          y, z = Scan<num_scan_inputs = 1, scan_input_axes = [{axis}], scan_input_directions = [{back}],
+                 body = b (double s, double[k] e) => (double so, double zo) {{
+              a = SequenceAt(q, one) p = Mul(a, s) r = ReduceSumSquare<keepdims = 0>(p) f = Sin(e)
+              u = ReduceSum<keepdims = 0>(f) c = Mul(r, u) so = Cos(c) zo = Mul(u, s) }}>(h, x)
+        }}"""
+    )
+    check_model(m, feeds(x=(2, 3), w=3, h=()), order=1)
