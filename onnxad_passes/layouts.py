@@ -45,8 +45,8 @@ def check_layout(layout: str, dim: str | None = None) -> None:
 
 def check_name(dim: str) -> None:
     """Raise UsageError for what is no name for an axis."""
-    if not isinstance(dim, str) or not dim or is_anonymous(dim):
-        raise UsageError(f"an axis cannot be called {dim!r}: dim is a word")
+    if not isinstance(dim, str) or not dim or is_anonymous(dim) or dim[0].isdigit():
+        raise UsageError(f"an axis cannot be called {dim!r}: dim is a name, the extent is known when the model runs")
 
 
 def extents(graph: Graph) -> set[Dim]:

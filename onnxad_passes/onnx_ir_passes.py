@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -84,7 +85,9 @@ def resolve(path: str, what: str) -> Any:
         raise UsageError(f"{what} {path!r}: importing {module!r} failed: {type(e).__name__}: {e}") from e
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise UsageError(f"{what} {path!r}: {module!r} has no attribute {attribute!r}")
+            near = get_close_matches(part, dir(found), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"{what} {path!r}: {module!r} has no attribute {attribute!r}{hint}")
         found = getattr(found, part)
     return found
 

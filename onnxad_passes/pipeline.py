@@ -66,7 +66,7 @@ def print_pipeline(passes: Iterable[Pass]) -> str:
         for f in options_of(type(p)):
             value = getattr(p, f.name)
             if value != _default(f):
-                options.append(f"{f.name.replace('_', '-')}={_print_value(value)}")
+                options.append(f"{f.name.replace('_', '-')}={print_value(value)}")
         out.append(p.name + ("{" + " ".join(options) + "}" if options else ""))
     return ",".join(out)
 
@@ -160,11 +160,12 @@ def _default(f: Field[Any]) -> Any:
     return f.default_factory() if f.default_factory is not MISSING else MISSING
 
 
-def _print_value(value: Any) -> str:
+def print_value(value: Any) -> str:
+    """The value of an option as text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return ",".join(_print_value(v) for v in value)
+        return ",".join(print_value(v) for v in value)
     text = str(value)
     return text if text and _WORD.fullmatch(text) and not text.startswith('"') else json.dumps(text)
 

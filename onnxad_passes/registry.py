@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING
 from difflib import get_close_matches
 from functools import cache
 
@@ -41,7 +42,7 @@ def lookup(name: str) -> type[Pass]:
 
 def list_passes() -> str:
     """Every pass with its options and prerequisites, as text for people."""
-    from onnxad_passes.pipeline import describe_options
+    from onnxad_passes.pipeline import describe_options, print_value
 
     blocks = []
     for name, cls in sorted(all_passes().items()):
@@ -50,7 +51,9 @@ def list_passes() -> str:
         if cls.requires:
             lines.append(f"    needs: {', '.join(cls.requires)}")
         for o in options:
-            lines += _wrapped(f"{o.name}={o.form}  {o.help}".rstrip(), "    ", "        ")
+            told = o.default in (None, (), MISSING) or "default" in o.help
+            default = "" if told else f" Default: {print_value(o.default)}."
+            lines += _wrapped(f"{o.name}={o.form}  {o.help}{default}".rstrip(), "    ", "        ")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 

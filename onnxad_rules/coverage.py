@@ -14,6 +14,8 @@ from onnxad_rules.ruleset import Ruleset, default_rules
 _FLOATING = frozenset({"tensor(float16)", "tensor(float)", "tensor(double)", "tensor(bfloat16)"})
 #: Domains whose operators are listed even where they have no rule.
 _DOMAINS = ("", "ai.onnx.ml")
+#: A column of the table for a terminal is not wider than this; what is longer sticks out.
+_WIDEST = 32
 NO_RULE, NOT_NEEDED = "no rule", "needs none"
 
 _EXPLAINED = {
@@ -137,7 +139,7 @@ def text(rows: Iterable[Row]) -> str:
     for r in rows:
         notes = "; ".join(x for x in (_zeros_and_refusals(r), r.note) if x)
         cells.append((r.name, str(r.since or "-"), r.kind, ", ".join(r.operands) or "-", notes))
-    widths = [max(len(c[i]) for c in cells) for i in range(4)]
+    widths = [min(max(len(c[i]) for c in cells), _WIDEST) for i in range(4)]
     lines = ["  ".join([*(c[i].ljust(widths[i]) for i in range(4)), c[4]]).rstrip() for c in cells]
     return "\n".join([*lines, "", summary(rows)])
 

@@ -160,6 +160,7 @@ def test_list_passes(opt):
     block = out.split("\nreverse\n")[1].split("\n\n")[0]
     assert "adds inputs adj_<y>" in block and "needs: inline-functions, upgrade-opset, fold-shapes" in block
     assert "inputs=a,b,...  what to differentiate with respect to" in block and "rules" not in block
+    assert "inputs=a,b,...  which (default: all).\n    dim=text" in out and "Default: batch." in out
 
 
 def test_list_rules(opt):
@@ -169,6 +170,7 @@ def test_list_rules(opt):
     assert "multilinear" in rows["MatMul"] and "A, B" in rows["MatMul"]
     assert "zero" in rows["ai.onnx.ml.ZipMap"] and "maps" in rows["ai.onnx.ml.ZipMap"]
     assert "with a rule" in out.splitlines()[-1]
+    assert max(len(rows[op]) for op in ("Add", "MatMul", "And", "Celu")) < 120  # one wide row widens no other
     markdown = opt("--list-rules=markdown")[1]
     assert "| MatMul | 13 | multilinear | A, B |" in markdown
 

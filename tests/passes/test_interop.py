@@ -338,6 +338,8 @@ def test_passes_that_cannot_be_done():
         run_pipeline(proto, "onnx-ir{passes=}")
     with pytest.raises(UsageError, match=r"NoPass': 'onnx_ir\.passes\.common' has no attribute"):
         run_pipeline(proto, "onnx-ir{passes=NoPass}")
+    with pytest.raises(UsageError, match="did you mean 'NameFixPass'"):
+        run_pipeline(proto, "onnx-ir{passes=NamesFixPass}")
     with pytest.raises(UsageError, match="cannot be made without arguments"):
         run_pipeline(proto, "onnx-ir{passes=onnx_ir.passes:Sequential,onnxscript.version_converter:ConvertVersionPass}")
 

@@ -11,7 +11,7 @@ from small import ops
 from support import evaluate, retyped
 
 from onnxad_ir.diagnostics import UsageError
-from onnxad_passes import forward, gradient, reverse, run_pipeline, unroll
+from onnxad_passes import forward, gradient, reverse, run_pipeline, unroll, vectorize
 
 LAYOUTS = ("casadi", "onnx", "leading")
 RNG = np.random.default_rng(7)
@@ -450,8 +450,11 @@ def test_bad_requests():
         reverse(m, layout="single", dim="n")
     with pytest.raises(UsageError, match="cannot be called ''"):
         reverse(m, dim="")
-    with pytest.raises(UsageError, match="cannot be called 4"):
-        reverse(m, dim=4)
+    for number in (4, "4"):
+        with pytest.raises(UsageError, match=f"cannot be called {number!r}: dim is a name"):
+            reverse(m, dim=number)
+        with pytest.raises(UsageError, match=f"cannot be called {number!r}: dim is a name"):
+            vectorize(m, dim=number)
     whole = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
         g (float[N] x, int64[N,2] k) => (float[N] y) { y = Exp(x) }""")
     with pytest.raises(UsageError, match=r"input 'k' is not a floating-point tensor \(int64\[N,2\]\)"):

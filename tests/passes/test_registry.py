@@ -81,7 +81,7 @@ def test_names_are_those_of_the_design():
 def test_third_party_passes(entry_points):
     entry_points("Shout")
     assert parse_pipeline("shout{volume=11},dce")[0] == Shout(11)
-    assert "shout\n    Write names in capitals.\n    volume=N  how loud." in registry.list_passes()
+    assert "shout\n    Write names in capitals.\n    volume=N  how loud. Default: 1." in registry.list_passes()
 
 
 def test_a_name_can_be_taken_once(entry_points):

@@ -7,6 +7,7 @@ from onnx import parser
 from orders import close
 from support import evaluate
 
+from onnxad_ir.diagnostics import UsageError
 from onnxad_passes import UnrollTooLarge, forward, reverse, unroll
 
 RNG = np.random.default_rng(2)
@@ -92,3 +93,7 @@ def test_limit():
     with pytest.raises(UnrollTooLarge, match="more than 10 nodes"):
         unroll(model(LOOP), max_nodes=10)
     unroll(model(LOOP), limit=40)
+    with pytest.raises(UsageError, match="limit is a number of nodes, not 0"):
+        unroll(model(LOOP), limit=0)
+    text = "g (double[3] x) => (double[3] y) { a = Exp(x) b = Exp(a) y = Exp(b) }"
+    assert len(unroll(model(text), limit=2).graph.node) == 3  # nothing is written out, so nothing is too large
