@@ -151,9 +151,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace) -> int:
     if args.version:
-        from onnxad_passes import __version__
+        import onnxad_passes
 
-        print(__version__)
+        print(onnxad_passes.__version__)
         return OK
     if args.list_passes:
         from onnxad_passes.registry import list_passes

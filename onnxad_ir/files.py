@@ -163,6 +163,8 @@ def _encode(model: Model, format: str, externals: _Externals) -> bytes:
 def _replacing(path: str) -> Iterator[IO[bytes]]:
     """A file that takes the place of `path` once it is complete."""
     folder = os.path.dirname(path) or "."
+    if not os.path.basename(path) or os.path.isdir(path):
+        raise UsageError(f"{path!r} is no name for a file" + (": it is a folder" if path else ""))
     try:
         fd, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=folder)
     except OSError as e:

@@ -11,6 +11,7 @@ from onnxad_ir.core import Model, clone_model
 from onnxad_ir.proto import from_proto, to_proto
 from onnxad_ir.traverse import deep_regions
 from onnxad_ir.verify import verify
+from onnxad_passes.arguments import check_options, name_list, names_or_all
 from onnxad_passes.forward import Forward
 from onnxad_passes.gradient import Gradient
 from onnxad_passes.hessian import Hessian
@@ -32,7 +33,8 @@ def run_pipeline(model: M, pipeline: str | Iterable[Pass], verify_each: bool = T
     The model is verified first, and with `verify_each` after every pass that changed it.
 
     Raises UsageError for a pipeline that does not parse or a request that makes no sense for the model,
-    ModelError for a broken model, UnsupportedOperator where operators without a rule stand in the way.
+    ModelError for a broken model, UnsupportedOperator where operators without a rule stand in the way; TypeError for
+    arguments of a wrong kind.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else list(pipeline)
     with paused_gc(), deep_regions():
@@ -74,15 +76,8 @@ def lift(model: Any) -> tuple[Model, Callable[[Model], Any]]:
 
 
 def _derivative(model: M, p: Pass) -> M:
+    check_options(p)
     return run_pipeline(model, [p], verify_each=False)
-
-
-def _names(names: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    return None if names is None else _tuple(names)
-
-
-def _tuple(names: Sequence[str] | str) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _text(number: int | str | None) -> str | None:
@@ -116,8 +111,8 @@ def forward(
     Raises as `run_pipeline` does.
     """
     check_layout(layout, dim)
-    options = (prefix, layout, rules, functions, _tuple(straight_through), dim)
-    return _derivative(model, Forward(_names(inputs), _names(outputs), *options))
+    options = (prefix, layout, rules, functions, name_list(straight_through), dim)
+    return _derivative(model, Forward(names_or_all(inputs), names_or_all(outputs), *options))
 
 
 def reverse(
@@ -138,8 +133,8 @@ def reverse(
     Loop only, and compute in between again: a number, or "auto" for about the square root of the number of iterations.
     """
     check_layout(layout, dim)
-    options = (prefix, layout, rules, functions, _tuple(straight_through), _text(checkpoint), dim)
-    return _derivative(model, Reverse(_names(inputs), _names(outputs), *options))
+    options = (prefix, layout, rules, functions, name_list(straight_through), _text(checkpoint), dim)
+    return _derivative(model, Reverse(names_or_all(inputs), names_or_all(outputs), *options))
 
 
 def gradient(
@@ -156,8 +151,8 @@ def gradient(
     output: its name (default: the only floating output). inputs: names (default: every floating input); they
     may name initializers and inner values. Raises as `run_pipeline` does.
     """
-    options = (None, rules, functions, _tuple(straight_through), _text(checkpoint))
-    return _derivative(model, Gradient(output, _names(inputs), *options))
+    options = (None, rules, functions, name_list(straight_through), _text(checkpoint))
+    return _derivative(model, Gradient(output, names_or_all(inputs), *options))
 
 
 def jacobian(
@@ -174,8 +169,8 @@ def jacobian(
     inner values. mode: "forward", "reverse", or "auto": for each output the one that takes fewer directions; where
     extents are symbols, the one whose number of directions is known, else reverse. Raises as `run_pipeline` does.
     """
-    options = (None, mode, rules, _tuple(straight_through))
-    return _derivative(model, Jacobian(_names(inputs), _names(outputs), *options))
+    options = (None, mode, rules, name_list(straight_through))
+    return _derivative(model, Jacobian(names_or_all(inputs), names_or_all(outputs), *options))
 
 
 def hessian(
@@ -191,7 +186,7 @@ def hessian(
     output: its name (default: the only floating output). inputs: names (default: every floating input); they may name
     initializers and inner values. Raises as `run_pipeline` does.
     """
-    return _derivative(model, Hessian(output, _names(inputs), None, rules, _tuple(straight_through)))
+    return _derivative(model, Hessian(output, names_or_all(inputs), None, rules, name_list(straight_through)))
 
 
 def vectorize(model: M, inputs: Sequence[str] | None = None, dim: str = "batch", rules: Ruleset | None = None) -> M:
@@ -199,7 +194,7 @@ def vectorize(model: M, inputs: Sequence[str] | None = None, dim: str = "batch",
 
     dim: the name of the axis, one that the model does not have. Raises as `run_pipeline` does.
     """
-    return run_pipeline(model, [Vectorize(_names(inputs), dim, rules)], verify_each=False)
+    return _derivative(model, Vectorize(names_or_all(inputs), dim, rules))
 
 
 def unroll(model: M, limit: int = LIMIT, *, max_nodes: int | None = None) -> M:

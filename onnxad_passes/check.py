@@ -21,10 +21,11 @@ from onnxad_ir.core import Graph, Model, Node, Value, clone_model
 from onnxad_ir.diagnostics import OnnxadError, UsageError
 from onnxad_ir.infer import Inference
 from onnxad_ir.types import TensorType
+from onnxad_passes.arguments import names_or_all
 from onnxad_passes.check_forms import JACOBIAN, Form, jacobian_signature
 from onnxad_passes.engines import ENGINES, PRECISIONS, Engine, choose_engines
 from onnxad_passes.extents import PublicNames
-from onnxad_passes.layouts import SINGLE
+from onnxad_passes.layouts import SINGLE, check_layout
 from onnxad_passes.samples import samples
 from onnxad_passes.signature import Signature, signature_of
 from onnxad_rules.ruleset import Ruleset
@@ -135,6 +136,12 @@ def check_derivatives(
     """
     from onnxad_passes.api import lift
 
+    check_layout(layout)
+    inputs, outputs = names_or_all(inputs), names_or_all(outputs)
+    modes = ("forward", "reverse", *(() if derivative is None else ("gradient", JACOBIAN)))
+    if mode not in (None, *modes):
+        of = "the modes that are built are" if derivative is None else "the modes are"
+        raise UsageError(f"there is no mode {mode!r} to check; {of} {', '.join(modes)}")
     if engine not in ENGINES or precision not in PRECISIONS:
         raise UsageError(f"engine is one of {', '.join(ENGINES)}, precision one of {', '.join(PRECISIONS)}")
     primal = lift(model)[0]
@@ -161,16 +168,15 @@ def check_derivatives(
 
 
 def _build(
-    primal: Model, inputs: Sequence[str] | None, outputs: Sequence[str] | None, rules: Ruleset | None
+    primal: Model, inputs: tuple[str, ...] | None, outputs: tuple[str, ...] | None, rules: Ruleset | None
 ) -> dict[str, Model]:
     """The derivative models of both modes."""
     from onnxad_passes.forward import Forward
     from onnxad_passes.manager import PassManager
     from onnxad_passes.reverse import Reverse
 
-    names = None if inputs is None else tuple(inputs), None if outputs is None else tuple(outputs)
     built = {}
-    for p in (Forward(*names, rules=rules), Reverse(*names, rules=rules)):
+    for p in (Forward(inputs, outputs, rules=rules), Reverse(inputs, outputs, rules=rules)):
         built[p.name] = clone_model(primal)
         PassManager([p]).run(built[p.name])
     return built

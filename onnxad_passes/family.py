@@ -17,6 +17,7 @@ from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.files import save_together
 from onnxad_ir.traverse import deep_regions
 from onnxad_passes.api import lift, paused_gc
+from onnxad_passes.arguments import names_or_all
 from onnxad_passes.forward import Forward
 from onnxad_passes.manager import Pass, PassManager
 from onnxad_passes.reverse import Reverse
@@ -51,6 +52,7 @@ def family(
     none; siblings of other kinds that are there already are left. Raises UsageError for a model of over 2 GB, and for a
     name that is no input or output of the model; otherwise as `forward` and `reverse` do.
     """
+    inputs, outputs = names_or_all(inputs), names_or_all(outputs)
     with paused_gc(), deep_regions():
         primal = lift(model)[0]
         _check_declared(primal, inputs or (), outputs or ())

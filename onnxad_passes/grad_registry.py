@@ -55,6 +55,9 @@ def rules_of(registry: Registry | None) -> Ruleset:
     if isinstance(registry, Ruleset):
         return registry
     if isinstance(registry, Mapping):
+        for key in registry:
+            if not isinstance(key, tuple) or len(key) != 2:
+                raise TypeError(f"a registry has rules by (domain, operator), not by {key!r}")
         return default_rules().merge([_rule(domain, op, rule) for (domain, op), rule in registry.items()])
     return default_rules().merge(registry)
 

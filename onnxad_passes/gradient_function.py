@@ -20,6 +20,7 @@ from onnxad_ir.types import DataType, TensorType
 from onnxad_ir.verify import verify
 from onnxad_passes.any_element_type import assume, release
 from onnxad_passes.api import paused_gc
+from onnxad_passes.arguments import all_of
 from onnxad_passes.dce import drop_dead
 from onnxad_passes.grad_registry import Registry, rules_of
 from onnxad_passes.manager import PassManager
@@ -59,7 +60,8 @@ def gradient_of_nodes(
     where the gradient reads an input that is neither in xs nor in zs; UnsupportedOperator where an operator between an
     x and y has no rule. The arguments are not changed.
     """
-    nodes, tensors = list(nodes), {t.name: t for t in initializers}
+    nodes = all_of(onnx.NodeProto, nodes, "nodes")
+    tensors = {t.name: t for t in all_of(onnx.TensorProto, initializers, "initializers")}
     read, opset = set[str](), {"": _OPSET}
     for n in _inside(nodes, read):
         domain = "" if n.domain == "ai.onnx" else n.domain
@@ -88,6 +90,8 @@ def gradient_of_function(
     domain where the function's is older). Types and shapes in the function's value_info are used. Attributes of the
     function have their defaults; one without a default is a ValueError.
     """
+    if not isinstance(function, onnx.FunctionProto):
+        raise TypeError(f"expected a FunctionProto, not a {type(function).__name__}")
     types = {i.name: i for i in function.value_info}
     infos = [types.get(name) or _info(name) for name in function.input]
     opset = {o.domain: o.version for o in function.opset_import}
@@ -109,7 +113,7 @@ class _Source:
     """What is differentiated, as protobuf objects, and what its gradient will be called."""
 
     name: str
-    nodes: list[onnx.NodeProto]
+    nodes: Sequence[onnx.NodeProto]
     inputs: list[onnx.ValueInfoProto]
     types: list[onnx.ValueInfoProto]
     tensors: dict[str, onnx.TensorProto]

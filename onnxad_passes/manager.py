@@ -74,6 +74,10 @@ class PassManager:
 
     def __init__(self, passes: Iterable[Pass], verify_each: bool = True, instruments: Sequence[Instrument] = ()):
         self.passes = tuple(passes)
+        for p in self.passes:
+            if not isinstance(p, Pass):
+                what = "a class: make one with ()" if isinstance(p, type) else f"a {type(p).__name__}"
+                raise TypeError(f"{p!r} is no Pass but {what}; `parse_pipeline` makes passes from text")
         self.verify_each = verify_each
         self.instruments = tuple(instruments)
 

@@ -47,6 +47,8 @@ def samples(
         raise UsageError(
             f"there is no symbolic dimension {unknown[0]!r} to set (there is {', '.join(symbols) or 'none'})"
         )
+    if bad := [s for s, n in dims.items() if n < 0]:
+        raise UsageError(f"the extent of {bad[0]!r} is a number from 0, not {dims[bad[0]]}")
     open_symbols = [s for s in symbols if s not in dims]
     floating = any(v.dtype in FLOATING for v in free)
     for extents in _EXTENTS if open_symbols else _EXTENTS[:1]:

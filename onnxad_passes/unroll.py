@@ -36,8 +36,8 @@ class Unroll(Pass):
     limit: int = LIMIT
 
     def run(self, model: Model) -> bool:
-        if self.limit < 1:
-            raise UsageError(f"limit is a number of nodes, not {self.limit}")
+        if not isinstance(self.limit, int) or self.limit < 1:
+            raise UsageError(f"limit is a number of nodes, not {self.limit!r}")
         unroller = _Unroller(self.limit)
         unroller.graph(Builder(model, model.graph, []))
         if unroller.changed:
