@@ -1,11 +1,34 @@
 """What several tests need: running a model, and the same model in double precision."""
 
+import sys
+
 import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, numpy_helper
 
 from onnxad_rules.testing import run_in_reference
+
+
+def steps(f, *args):
+    """How much work a call is: the lines of Python that run, whatever else the machine has to do.
+
+    What one line has C do (a search in a list, say) counts as one.
+    """
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        f(*args)
+    finally:
+        sys.settrace(before)
+    return count
 
 
 def session(model, level=99):
