@@ -44,9 +44,9 @@ class PublicNames:
 
     def __init__(self, model: Model):
         self.model = model
-        #: Shapes of outputs by name.
+        #: Shapes of outputs by name, as far as they were ever known.
         self.seen: dict[str, Shape] = {}
-        #: The shapes that the author declared, of outputs some extent of which has a name.
+        #: The shapes that the author declared.
         self.declared: dict[str, Shape] = {}
         if NAMES in model.metadata:
             meaning = names_of_extents(model)
@@ -57,10 +57,10 @@ class PublicNames:
         self.declared = dict(self.seen)
 
     def look(self) -> None:
-        """Take note of the names that extents of outputs have now: later inference may have none for them."""
+        """Take note of what is known of outputs now: later inference may know less."""
         for v in self.model.graph.outputs:
-            if v.shape and any(isinstance(d, str) and not is_anonymous(d) for d in v.shape):
-                self.seen[v.name] = v.shape
+            if v.shape and not all(map(is_anonymous, v.shape)):
+                self.seen[v.name] = _known(v.shape, self.seen.get(v.name, v.shape))
                 if v.name in self.declared and any(isinstance(d, dims.Expr) for d in v.shape):
                     self._keep_names(v.shape, self.declared.pop(v.name))
 
@@ -81,15 +81,23 @@ class PublicNames:
         """Call extents what they were called."""
         spelled = {d: name for name, d in names_of_extents(self.model).items()}
         graph = self.model.graph
+        # what only an output tells a name of has it wherever else it stands: in a seed of that output, say
+        for v in graph.outputs:
+            for d, k in zip(v.shape or (), self.seen.get(v.name, ()), strict=False):
+                if is_anonymous(d) and isinstance(k, str) and not is_anonymous(k):
+                    spelled.setdefault(d, k)
         for v in dict.fromkeys((*graph.inputs, *graph.outputs)):
             t = v.type
             if isinstance(t, TensorType) and t.shape is not None:
-                known = t.shape if v in graph.inputs else self.seen.get(v.name, t.shape)
-                known = known if len(known) == len(t.shape) else t.shape
-                shape = [
-                    k if is_anonymous(d) and isinstance(k, str) else d for d, k in zip(t.shape, known, strict=True)
-                ]
+                shape = t.shape if v in graph.inputs else _known(t.shape, self.seen.get(v.name, t.shape))
                 v.type = TensorType(t.dtype, tuple(spelled.get(d, d) for d in shape))
+
+
+def _known(shape: tuple[Dim, ...], before: Shape) -> tuple[Dim, ...]:
+    """A shape, with extents that nobody named as they were before, if only they were known."""
+    if len(before) != len(shape):
+        return shape
+    return tuple(k if is_anonymous(d) else d for d, k in zip(shape, before, strict=True))
 
 
 def _values(graph: Graph) -> Iterator[Value]:

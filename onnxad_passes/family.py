@@ -16,6 +16,7 @@ from onnxad_ir.core import Model, clone_model
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.files import save_together
 from onnxad_ir.traverse import deep_regions
+from onnxad_ir.types import is_floating
 from onnxad_passes.api import lift, paused_gc
 from onnxad_passes.arguments import names_or_all
 from onnxad_passes.forward import Forward
@@ -79,6 +80,11 @@ def _make_folder(folder: str) -> None:
 
 
 def _check_declared(model: Model, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    if not any(is_floating(v.type) for v in model.graph.inputs):
+        raise UsageError(
+            "the model has no floating-point input, and a family knows no other values: make inputs of the weights to "
+            "differentiate"
+        )
     known = named_values(model.graph)
     for what, names, values in (("input", inputs, model.graph.inputs), ("output", outputs, model.graph.outputs)):
         have = [v.name for v in values]

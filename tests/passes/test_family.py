@@ -195,6 +195,8 @@ def test_too_big_for_one_file(tmp_path, monkeypatch):
 def test_values_that_are_no_inputs_or_outputs(tmp_path):
     with pytest.raises(UsageError, match=r"'V' is no input of the model \(x\)"):
         family(model(MLP), tmp_path / "f.onnx", inputs=["V"])
+    with pytest.raises(UsageError, match="no floating-point input, and a family knows no other values"):
+        family(model("g (int64[2] k) => (float[2,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = Gather(w, k) }"), "f.onnx")
     with pytest.raises(UsageError, match=r"'t' is no output of the model"):
         family(model(MLP), tmp_path / "f.onnx", outputs=["t"])
     assert not os.listdir(tmp_path)

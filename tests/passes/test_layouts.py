@@ -257,6 +257,17 @@ def test_extents_that_the_author_named_keep_the_name():
     assert axes(forward(adjoint, layout="single"))["fwd_adj_y"] == ["P"]
 
 
+def test_extents_that_only_the_author_knows():
+    """Declared names and numbers stay; a seed goes by the name, and by no number that nobody can prove."""
+    proto = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (double[B,6] x, int64[2] s) => (double[M,3] y) { r = Reshape(x, s) y = Exp(r) }""")
+    for d in (reverse(proto, layout="single"), forward(proto, layout="leading")):
+        shapes = {v.name: v.type.tensor_type.shape.dim for v in (*d.graph.input, *d.graph.output)}
+        assert shapes["y"][0].dim_param == "M" and shapes["y"][1].dim_value == 3
+        other = shapes["adj_y"] if "adj_y" in shapes else shapes["fwd_y"][1:]
+        assert other[0].dim_param == "M" and not other[1].dim_value
+
+
 def test_axes_that_have_the_name_already():
     m = model("g (double[nadj,3] x) => (double[nadj,3] y) { y = Exp(x) }")
     assert signature(reverse(m))["adj_y"] == ["nadj", "nadj_1_x3"]
