@@ -162,10 +162,10 @@ class Program:
             done += 1
         return [k for k in self.shapes if k not in before]
 
-    def region(self, depth, params=(), size=None):
-        """Draw a body: `params` are its floating inputs with their shapes. Its nodes, what is new, and what it sees."""
+    def region(self, depth, size=None):
+        """Draw a body. Returns what `restore` needs, and what is new."""
         outer = self.nodes, self.shapes, self.flags, self.counters
-        self.nodes, self.shapes = [], {**self.shapes, **dict(params)}
+        self.nodes, self.shapes = [], dict(self.shapes)
         self.flags, self.counters = list(self.flags), list(self.counters)
         new = self.grow(size or self.pick([1, 2, 2, 3, 4]), depth + 1)
         return outer, new

@@ -325,3 +325,21 @@ class Nest(Program):
     """A random program with regions in regions."""
 
     regions = (branch, branch, loop, loop, scan, scan, hazard, collect)
+
+
+class DeepNest(Nest):
+    """Few operators in branches of branches: deep enough for what is cheap to run again in the adjoint."""
+
+    regions = (*[branch] * 14, *[hazard] * 3)
+
+    def __init__(self, seed: int, size: int | None = None):
+        super().__init__(seed, size, deepest=6)
+
+    def region(self, depth, size=None):
+        return super().region(depth, size or self.pick([1, 2, 2]))
+
+
+def depth(nodes):
+    """How deep regions are nested."""
+    inside = [a.g.node for n in nodes for a in n.attribute if a.HasField("g")]
+    return 1 + max(map(depth, inside)) if inside else 0

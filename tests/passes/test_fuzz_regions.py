@@ -4,13 +4,15 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
-from random_regions import Nest
+from random_regions import DeepNest, Nest, depth
 from support import session
 
 from onnxad_passes import forward, reverse, run_pipeline, unroll
 from onnxad_rules.ruleset import UnsupportedOperator
 
 PER_TEST = 10
+#: Seeds of nests that are deep and have few nodes.
+DEEP = (714, 516, 696, 510, 93, 760)
 
 
 class Engine:
@@ -73,8 +75,8 @@ def valid(model):
         onnx.checker.check_model(model, full_check=True)
 
 
-def check(seed, size=None):
-    program = Nest(seed, size)
+def check(seed, size=None, kind=Nest):
+    program = kind(seed, size)
     model = program.model()
     feeds, xs = dict(program.feeds), program.active
     found = usable(model, feeds)
@@ -115,9 +117,9 @@ def same_as(run, feeds, want, what, tolerance=1e-9):
         close(got[k], v, tolerance, (what, k))
 
 
-def check_more(seed, size=None):
+def check_more(seed, size=None, kind=Nest):
     """Order two, other ways to the same numbers."""
-    found = check(seed, size)
+    found = check(seed, size, kind)
     if not found:
         return False
     model, program, (_fwd, fwd_feeds, fwds), (adj, adj_feeds, adjs), rng = found
@@ -167,10 +169,16 @@ def check_more(seed, size=None):
     return True
 
 
-@pytest.mark.parametrize("start", range(0, 40, PER_TEST))
+@pytest.mark.parametrize("start", range(0, 30, PER_TEST))
 def test_random_programs(start):
     for seed in range(start, start + PER_TEST):
         try:
-            check_more(seed)
+            check_more(seed, 2)
         except Exception as e:
             raise AssertionError(f"seed {seed}: {type(e).__name__}: {e}") from e
+
+
+@pytest.mark.parametrize("seed", DEEP)
+def test_deep_nests(seed):
+    assert depth(DeepNest(seed, 2).nodes) > 4
+    assert check_more(seed, 2, DeepNest)
