@@ -28,9 +28,9 @@ def to_proto(model: Model, value_info: bool = False, external: Place | None = No
 
     Names are made unique; those of inputs, outputs and constants of the main graph do not change (ModelError
     where two of them clash). Types of intermediate values are written for results that no inference could
-    type in full (`Model.told`, custom operators) and, with `value_info`, for all. External tensors are written as references.
-    `external` may give another tensor to write in place of each, for instance one that says where the data
-    has gone.
+    type in full (`Model.told`, custom operators) and, with `value_info`, for all. External tensors are written
+    as references. `external` may give another tensor to write in place of each, for instance one that says
+    where the data has gone.
     """
     out = onnx.ModelProto(ir_version=model.ir_version)
     header = {
