@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from onnxad_ir.core import Graph, Node, Value, clone_node
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.traverse import Captures
+from onnxad_ir.types import TensorType
 from onnxad_rules.regions import CHEAP, Adjoint
 from onnxad_rules.ruleset import UnsupportedOperator
 
@@ -81,8 +82,8 @@ def producers(region: Graph, wanted: set[Value], had: set[Value], captures: Capt
         if any(v in missing for v in n.outputs):
             if (noise := _noise(n)) is not None:
                 raise UnsupportedOperator(
-                    f"the shape of what {describe(noise)} leads to changes from iteration to iteration, so that it would "
-                    "have to be computed again, but it gives other numbers when it runs again",
+                    f"the shape of what {describe(noise)} leads to changes from iteration to iteration, so that it "
+                    "would have to be computed again, but it gives other numbers when it runs again",
                     (noise,),
                 )
             nodes.append(n)
@@ -96,6 +97,46 @@ def _noise(n: Node) -> Node | None:
     """The node, or one in its regions, that gives other results when it runs again."""
     inside = (m for g in n.regions for m in g.walk())
     return next((m for m in (n, *inside) if is_random(m)), None)
+
+
+#: Operators whose results have shapes that the contents of their operands decide: of any, or of any but the first.
+_BY_CONTENT = frozenset(
+    {"NonZero", "Compress", "Unique", "NonMaxSuppression", "Range", "ConstantOfShape", "StringSplit"}
+)
+_BY_OPERANDS = frozenset(
+    """Reshape Expand Slice Tile Pad Resize Upsample TopK Split Squeeze Unsqueeze OneHot CenterCropPad MaxUnpool
+    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare DFT
+    STFT BlackmanWindow HannWindow HammingWindow MelWeightMatrix AffineGrid Col2Im""".split()
+)
+
+
+def steady(region: Graph) -> set[Value]:
+    """Values of the body of a Scan that have one shape in all iterations, whether or not anything tells it.
+
+    Those of operators whose results have shapes that the shapes of their operands decide, or numbers that are the same
+    in all iterations. Sequences, and what regions and functions return, are not looked into.
+    """
+    found, constant = set(region.inputs), set[Value]()
+    for n in region.nodes:
+        if n.regions or n.domain or is_random(n):
+            continue
+        reads = [v for v in n.inputs if v is not None]
+        inner = [v for v in reads if v.graph is region]
+        if all(v in constant for v in inner):
+            constant.update(n.outputs)
+            found.update(n.outputs)
+        elif all(v in found and isinstance(v.type, TensorType) for v in inner) and _decided_by_shapes(n, constant):
+            found.update(n.outputs)
+    return found
+
+
+def _decided_by_shapes(n: Node, constant: set[Value]) -> bool:
+    """True where the shapes of its operands decide those of a node's results, with numbers that are the same always."""
+    if n.op_type in _BY_CONTENT:
+        return False
+    return n.op_type not in _BY_OPERANDS or all(
+        v is None or v.graph is not n.graph or v in constant for v in n.inputs[1:]
+    )
 
 
 def cheap_producers(region: Graph, wanted: Sequence[Value], root: Graph) -> list[Node]:

@@ -20,7 +20,7 @@ from onnxad_rules.activity import activity, varying
 from onnxad_rules.kinds import control
 from onnxad_rules.loop_view import LoopView, scan_attributes
 from onnxad_rules.node import NodeView
-from onnxad_rules.recompute import is_replayed, plan, producers, replay
+from onnxad_rules.recompute import is_replayed, plan, producers, replay, steady
 from onnxad_rules.regions import Adjoint, last, push_region, seen, set_inputs, stacked
 from onnxad_rules.ruleset import Ruleset
 from onnxad_rules.tangent_space import add, at_border, tangent_type, zeros
@@ -209,6 +209,9 @@ def _provide(loop: LoopView, a: Adjoint, scans: list[_Scanned]) -> None:
     if loop.is_scan:  # it stacks what has the same shape in every iteration
         had = {*loop.region.inputs}
         odd = {v for v in a.residuals() if v not in again and v not in had and not _uniform(loop, v)}
+        if any(v.rank is not None for v in odd):
+            same = steady(loop.region)
+            odd = {v for v in odd if v.rank is None or v not in same}
         replay(a, producers(loop.region, odd, had, loop.op.captures))
     taped, computed = plan(loop.region, a.residuals(), set(again), loop.op.captures)
     for v in taped:

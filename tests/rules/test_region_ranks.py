@@ -191,6 +191,19 @@ def test_scan_around_a_shape_that_changes():
     check_model(m, {**feeds(x=4, s=()), "ends": np.array([[2], [4], [3]])}, inputs=["x", "s"])
 
 
+def test_what_has_one_shape_that_nobody_tells_is_kept():
+    m = model(
+        """g (double[n,2] x, double[m,2] w, double[3,k,2] xs) => (double[n,2] y) {
+          y = Scan<num_scan_inputs = 1, body = b (double[n,2] s, double[k,2] e) => (double[n,2] so) {
+            a = Mul(w, e) q = Softmax<axis = 0>(a) r = Mul(q, q) u = ReduceSum<keepdims = 0>(r) so = Mul(s, u) }>(x, xs)
+        }"""
+    )
+    _, adj = check_model(m, feeds(x=(4, 2), w=(3, 2), xs=(3, 1, 2)), order=1)
+    loops = [n for n in adj.graph.node if n.op_type == "Scan"]
+    bodies = [[n.op_type for n in next(a.g for a in s.attribute if a.name == "body").node] for s in loops]
+    assert len(loops) == 2 and [b.count("Softmax") for b in bodies] == [1, 0]
+
+
 NOISE = """g (double[n] x, int64 k, bool c) => (double y) <bool yes = {1}, double one = {1}, int64[1] zero = {0}> {
   y = Loop<body = b (int64 i, bool g, double s) => (bool go, double so) {
     go = Identity(g)
