@@ -105,8 +105,8 @@ _BY_CONTENT = frozenset(
 )
 _BY_OPERANDS = frozenset(
     """Reshape Expand Slice Tile Pad Resize Upsample TopK Split Squeeze Unsqueeze OneHot CenterCropPad MaxUnpool
-    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare DFT
-    STFT BlackmanWindow HannWindow HammingWindow MelWeightMatrix AffineGrid Col2Im""".split()
+    ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
+    DFT STFT BlackmanWindow HannWindow HammingWindow MelWeightMatrix AffineGrid Col2Im""".split()
 )
 
 
