@@ -17,7 +17,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_rules.instead import instead, replaceable, writer
 from onnxad_rules.node import NodeView
 from onnxad_rules.recurrent_cells import Direction, directions, hidden_size, join
-from onnxad_rules.recurrent_sweep import Received, Sweep, rows, scan, steps
+from onnxad_rules.recurrent_sweep import Received, Sweep, back, blocks, rows, scan, steps
 
 #: Elements of the state from which a run that keeps the gates is the faster one (measured: benchmarks/recurrent.py),
 #: and the batch that is assumed where only the run tells it.
@@ -63,12 +63,11 @@ def _seen_by(op: Builder, d: Direction) -> Direction:
 
 
 def _run(op: Builder, d: Direction, x: Var) -> tuple[list[Var], list[Var]]:
-    """[Y, Y_h, Y_c] of one direction, and what a `Tape` holds."""
-    bias = None if d.wb is None or d.rb is None else d.wb + d.rb
-    driven = steps(op, op.Gemm(rows(op, x), d.w, bias, transB=1), x)
+    """[Y, Y_h, Y_c] of one direction, and what a `Tape` holds. Each gate has products of its own."""
+    driven, rs = [steps(op, v, x) for v in _driven(op, d, rows(op, x))], blocks(op, d.r, 4)
 
     def step(b: Builder, states: list[Var], slices: list[Var]) -> tuple[list[Var], list[Var]]:
-        parts = b.Split(b.Gemm(states[0], d.r, slices[0], transB=1), num_outputs=4, axis=1, outputs=4)
+        parts = [b.Gemm(states[0], r, v, transB=1) for r, v in zip(rs, slices, strict=True)]
         i, o, f, g = *map(b.Sigmoid, parts[:3]), b.Tanh(parts[3])
         fresh, kept = b.Mul(i, g), b.Mul(f, states[1])
         c = b.Add(kept, fresh)
@@ -76,19 +75,22 @@ def _run(op: Builder, d: Direction, x: Var) -> tuple[list[Var], list[Var]]:
         h = b.Mul(o, squashed)
         return [h, c], [h, i, o, f, g, fresh, kept, squashed]
 
-    ends, (y, *kept) = scan(op, step, d.states, [driven], d.backwards)
+    ends, (y, *kept) = scan(op, step, d.states, driven, d.backwards)
     return [y, *ends], kept
+
+
+def _driven(op: Builder, d: Direction, x: Var) -> list[Var]:
+    """x W^T with the biases for rows of x, gate by gate: weights are cheaper to split than what they give."""
+    bias = None if d.wb is None or d.rb is None else d.wb + d.rb
+    biases = [None] * 4 if bias is None else blocks(op, bias, 4)
+    return [op.Gemm(x, w, b, transB=1) for w, b in zip(blocks(op, d.w, 4), biases, strict=True)]
 
 
 def _computed_again(s: Sweep) -> Tape:
     """The tape of a fused operator, from its result."""
     op, d = s.op, s.d
-    before, x = s.rows(s.previous), s.rows(s.x)
-    bias = None if d.wb is None or d.rb is None else d.wb + d.rb
-    # gate by gate: to split weights costs less than to split what they give for all steps
-    ws, rs = _blocks(op, d.w), _blocks(op, d.r)
-    bs = [None] * 4 if bias is None else _blocks(op, bias)
-    parts = [s.steps(s.affine(before, r, s.affine(x, w, b))) for w, r, b in zip(ws, rs, bs, strict=True)]
+    before, driven = s.rows(s.previous), _driven(op, d, s.rows(s.x))
+    parts = [s.steps(s.affine(before, r, v)) for r, v in zip(blocks(op, d.r, 4), driven, strict=True)]
     i, o, f, g = *map(op.Sigmoid, parts[:3]), op.Tanh(parts[3])
     fresh = i * g
 
@@ -108,20 +110,20 @@ def lstm(s: Sweep, ct_y: Var | None, initial: list[Var], want: Sequence[bool]) -
     op, d, y = s.op, s.d, s.y
     t = s.tape if isinstance(s.tape, Tape) else _computed_again(s)
     to_c = t.o - y * t.squashed
-    factors = op.Concat(t.fresh - t.fresh * t.i, y - y * t.o, t.kept - t.kept * t.f, t.i - t.fresh * t.g, axis=2)
+    factors = [t.fresh - t.fresh * t.i, y - y * t.o, t.kept - t.kept * t.f, t.i - t.fresh * t.g]
+    if s.tape is None:  # few operators for small steps, else nothing to be put together
+        factors = [op.Concat(*factors, axis=2)]
+    rs = blocks(op, d.r, len(factors))
 
     def body(b: Builder, states: list[Var], slices: list[Var]) -> tuple[list[Var], list[Var]]:
-        dh = states[0] if ct_y is None else b.Add(states[0], slices[3])
-        dc = b.Add(states[1], b.Mul(dh, slices[0]))
-        gates = b.Mul(b.Concat(dc, dh, dc, dc, axis=1), slices[1])
-        return [b.MatMul(gates, d.r), b.Mul(dc, slices[2])], [gates]
+        inner, forget, *scales = slices[: 2 + len(factors)]
+        dh = states[0] if ct_y is None else b.Add(states[0], slices[-1])
+        dc = b.Add(states[1], b.Mul(dh, inner))
+        each = [dc, dh, dc, dc]
+        gates = list(map(b.Mul, each if len(factors) > 1 else [b.Concat(*each, axis=1)], scales))
+        return [back(b, gates, rs), b.Mul(dc, forget)], gates
 
-    slices = [to_c, factors, t.f] if ct_y is None else [to_c, factors, t.f, ct_y]
-    ends, (gates,) = scan(op, body, initial, slices, not d.backwards)
-    ct = s.rows(gates)
-    return s.received(want, ct, ct, [(ct, s.rows(s.previous))], ends)
-
-
-def _blocks(op: Builder, v: Var) -> list[Var]:
-    """The blocks of rows of a weight or bias, one per gate."""
-    return list(op.Split(v, num_outputs=4, axis=0, outputs=4))
+    slices = [to_c, t.f, *factors]
+    ends, gates = scan(op, body, initial, slices if ct_y is None else [*slices, ct_y], not d.backwards)
+    cts = [s.rows(g) for g in gates]
+    return s.received(want, cts, cts, [(ct, s.rows(s.previous)) for ct in cts], ends)

@@ -93,7 +93,7 @@ def rnn(s: Sweep, ct_y: Var | None, initial: list[Var], want: Sequence[bool]) ->
     slices = [slope] if ct_y is None else [slope, ct_y]
     ends, (gates,) = scan(op, body, initial, slices, not d.backwards)
     ct = s.rows(gates)
-    return s.received(want, ct, ct, [(ct, s.rows(s.previous))], ends)
+    return s.received(want, [ct], [ct], [(ct, s.rows(s.previous))], ends)
 
 
 def gru(s: Sweep, ct_y: Var | None, initial: list[Var], want: Sequence[bool]) -> Received:
@@ -136,7 +136,7 @@ def gru(s: Sweep, ct_y: Var | None, initial: list[Var], want: Sequence[bool]) ->
         inner = s.rows(pre)
         ct_z, ct_r, _ = op.Split(inner, num_outputs=3, axis=1, outputs=3)
         gates = op.Concat(ct_z, ct_r, s.rows(dh) * to_n, axis=1)
-        return s.received(want, gates, inner, [(inner, before)], ends)
+        return s.received(want, [gates], [inner], [(inner, before)], ends)
 
     factors = s.steps(op.Concat(to_z, reset * before, axis=1))
 
@@ -153,7 +153,7 @@ def gru(s: Sweep, ct_y: Var | None, initial: list[Var], want: Sequence[bool]) ->
     ct_gate, ct_n = s.rows(pre), s.rows(dn)
     gates = op.Concat(ct_gate, ct_n, axis=1)
     products = [(ct_gate, before), (ct_n, r * before)]
-    return s.received(want, gates, gates, products, ends)
+    return s.received(want, [gates], [gates], products, ends)
 
 
 ADJOINTS = {"RNN": rnn, "GRU": gru, "LSTM": lstm}

@@ -57,25 +57,47 @@ class Sweep:
         return self.op.Gemm(ct, x, transA=1)
 
     def received(
-        self, want: Sequence[bool], gates: Var, inner: Var, products: Sequence[tuple[Var, Var]], states: list[Var]
+        self,
+        want: Sequence[bool],
+        gates: Sequence[Var],
+        inner: Sequence[Var],
+        products: Sequence[tuple[Var, Var]],
+        states: list[Var],
     ) -> Received:
         """From the cotangents of the gates: `gates` by way of the input, `inner` by way of the hidden state.
 
-        `products`: (cotangent, rows) of the products with R, block after block of its rows.
+        Each is given in blocks of columns, as rows of all steps. `products`: (cotangent, rows) of the products with R,
+        block after block of its rows.
         """
         op, d = self.op, self.d
-        ct_x = self.steps(op.MatMul(gates, d.w)) if want[0] else None
-        ct_w = self.weight(gates, self.rows(self.x)) if want[1] else None
-        ct_r = None
-        if want[2]:
-            blocks = [self.weight(ct, rows) for ct, rows in products]
-            ct_r = blocks[0] if len(blocks) == 1 else op.Concat(*blocks, axis=0)
+        ct_x = self.steps(back(op, gates, blocks(op, d.w, len(gates)))) if want[0] else None
+        ct_w = join(op, [self.weight(ct, self.rows(self.x)) for ct in gates]) if want[1] else None
+        ct_r = join(op, [self.weight(ct, rows) for ct, rows in products]) if want[2] else None
         ct_b = None
         if want[3]:
-            wb = op.ReduceSum(gates, [0], keepdims=0)
-            rb = wb if inner.value is gates.value else op.ReduceSum(inner, [0], keepdims=0)
-            ct_b = op.Concat(wb, rb, axis=0)
+            wb = [op.ReduceSum(ct, [0], keepdims=0) for ct in gates]
+            same = all(i.value is g.value for i, g in zip(inner, gates, strict=True))
+            rb = wb if same else [op.ReduceSum(ct, [0], keepdims=0) for ct in inner]
+            ct_b = join(op, [*wb, *rb])
         return Received(ct_x, ct_w, ct_r, ct_b, states)
+
+
+def blocks(op: Builder, v: Var, count: int) -> list[Var]:
+    """A weight or bias in so many blocks of rows."""
+    return [v] if count == 1 else list(op.Split(v, num_outputs=count, axis=0, outputs=count))
+
+
+def join(op: Builder, parts: Sequence[Var]) -> Var:
+    """The inverse of `blocks`."""
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)
+
+
+def back(op: Builder, cts: Sequence[Var], weights: Sequence[Var]) -> Var:
+    """What the rows of x receive from the cotangents of products x w^T, given in blocks."""
+    total = op.MatMul(cts[0], weights[0])
+    for ct, w in zip(cts[1:], weights[1:], strict=True):
+        total = op.Gemm(ct, w, total)
+    return total
 
 
 def rows(op: Builder, v: Var) -> Var:
