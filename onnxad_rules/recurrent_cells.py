@@ -141,15 +141,15 @@ def settle_ranks(op: Builder, n: NodeView) -> dict[Value, Value]:
     has the rank. Returns such copies by value.
     """
     batch = op.model.fresh_dim()
-    ranks = {"X": 3, "W": 3, "R": 3, "B": 2, "initial_h": 3, "initial_c": 3, "P": 2}
+    ranks = {"X": 3, "W": 3, "R": 3, "B": 2, "sequence_lens": 1, "initial_h": 3, "initial_c": 3, "P": 2}
     copies: dict[Value, Value] = {}
     for name in ranks.keys() & n.facts.inputs.keys():
         v: Var | None = getattr(n, name)
         if v is None or v.rank is not None or v.value in copies:
             continue
         free: list[Dim] = [op.model.fresh_dim() for _ in range(ranks[name])]
-        if ranks[name] == 3 and name not in ("W", "R"):
-            free[0 if n.layout else 1] = batch
+        if name in ("X", "initial_h", "initial_c", "sequence_lens"):
+            free[0 if n.layout or name == "sequence_lens" else 1] = batch
         t = TensorType(v.dtype, tuple(free))
         if v.value.graph is n.node.graph or v.value.graph is op.graph:
             v.value.type = t

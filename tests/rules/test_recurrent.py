@@ -1,6 +1,7 @@
 """RNN, GRU and LSTM, whose equations are differentiated in double precision and whose fused kernels in single."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, parser, printer
 from orders import check_model, close
@@ -201,3 +202,25 @@ def test_the_rank_of_what_a_branch_reads_is_its_own_affair(op, rank, taped, monk
     other |= {f"fwd_{n}": given[n] for n in ("w", "r")}
     got, want = (evaluate(forward(m, layout="single"), f) for m, f in ((hidden, fwd), (known, other)))
     close(got["fwd_u"], want["fwd_u"], 1e-5, op)
+
+
+UNRANKED = [*((op, o) for op in ("RNN", "GRU", "LSTM") for o in ({}, {"lengths": True})), ("LSTM", {"peepholes": True})]
+
+
+@pytest.mark.parametrize("variant", UNRANKED, ids=map(label, UNRANKED))
+def test_operands_of_unknown_rank(variant):
+    op, options = variant
+    m, feeds = recurrent(op, **options)
+    hidden = onnx.ModelProto()
+    hidden.CopyFrom(m)
+    for v in (*hidden.graph.input, *hidden.graph.output):
+        v.type.tensor_type.ClearField("shape")
+    base = evaluate(m, feeds, 0)
+    seeds = {f"adj_{k}": np.ones_like(v) for k, v in base.items()}
+    seeds |= {f"fwd_{k}": np.ones_like(v) for k, v in feeds.items() if v.dtype != np.int32}
+    for mode in (forward, reverse):
+        want = evaluate(mode(m, layout="single"), {**feeds, **seeds}, 0)
+        for level in (0, 99):
+            got = evaluate(mode(hidden, layout="single"), {**feeds, **seeds}, level)
+            for k, v in want.items():
+                close(got[k], v, 1e-5, (op, level, k))
