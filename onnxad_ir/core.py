@@ -400,7 +400,7 @@ class Model:
             except (ValueError, TypeError):
                 raise ModelError(f'the metadata entry "{FROZEN}" is not a list of names: {text!r}') from None
         for v in self.graph.constants:
-            if v.name.startswith(MADE) and v not in self.variables:
+            if v.name.startswith(MADE):
                 v.name = ""
 
     def freeze(self, name: str) -> None:

@@ -11,31 +11,18 @@ where steps are small, the fused operator is what saves the time that starting m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_rules.instead import instead, replaceable, writer
 from onnxad_rules.node import NodeView
-from onnxad_rules.recurrent_cells import Direction, directions, hidden_size, join
-from onnxad_rules.recurrent_sweep import Received, Sweep, back, blocks, rows, scan, steps
+from onnxad_rules.recurrent_cells import Direction, directions, hidden_size, stack
+from onnxad_rules.recurrent_sweep import Received, Sweep, Tape, back, blocks, rows, scan, steps
 
 #: Elements of the state from which a run that keeps the gates is the faster one (measured: benchmarks/recurrent.py),
 #: and the batch that is assumed where only the run tells it.
 TAPE_FROM = 384
 LIKELY_BATCH = 8
-
-
-@dataclass(frozen=True)
-class Tape:
-    """What an LSTM keeps of all steps, each [T, B, H]: its gates, and i g, f c' and tanh(c)."""
-
-    i: Var
-    o: Var
-    f: Var
-    g: Var
-    fresh: Var
-    kept: Var
-    squashed: Var
 
 
 def tape_pays(n: NodeView) -> bool:
@@ -53,7 +40,7 @@ def tape(op: Builder, n: NodeView) -> list[Sweep]:
     inside = NodeView(inner, n.node, n.rules)
     runs = [(d, *_run(inner, d, inside.X)) for d in directions(inner, inside, inside.X)]
     results = zip(*(results for _, results, _ in runs), strict=True)
-    instead(inner, n.node, [join(inner, list(vs), axis) for vs, axis in zip(results, (1, 0, 0), strict=True)])
+    instead(inner, n.node, [stack(inner, list(vs), axis) for vs, axis in zip(results, (1, 0, 0), strict=True)])
     return [Sweep(op, _seen_by(op, d), n.X, op.var(y), Tape(*map(op.var, kept))) for d, (y, *_), kept in runs]
 
 
@@ -108,7 +95,7 @@ def lstm(s: Sweep, ct_y: Var | None, initial: list[Var], want: Sequence[bool]) -
     i (1 - i) g = i g - (i g) i, and so on.
     """
     op, d, y = s.op, s.d, s.y
-    t = s.tape if isinstance(s.tape, Tape) else _computed_again(s)
+    t = s.tape or _computed_again(s)
     to_c = t.o - y * t.squashed
     factors = [t.fresh - t.fresh * t.i, y - y * t.o, t.kept - t.kept * t.f, t.i - t.fresh * t.g]
     if s.tape is None:  # few operators for small steps, else nothing to be put together

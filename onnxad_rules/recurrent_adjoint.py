@@ -1,11 +1,11 @@
 """The fast adjoint of RNN, GRU and LSTM with the standard activations.
 
 What the sweep back needs of the gates is prepared for all steps at once, so that the Scan holds nothing but the
-recurrence of the cotangents: a few elementwise operators and one product. Gradients of weights, and of the input, are
-one product each at the end. The fused operator stays, and all gates of all steps are computed again in one batched
-product from the hidden states it returns; but for an LSTM that is large enough for its products to be what it costs
-(see `lstm_adjoint`). (Differentiate the equations of `recurrent_cells`; the factors of the cotangents that do not
-depend on them are what is prepared.)
+recurrence of the cotangents: a few elementwise operators and its products. Gradients of weights, and of the input, are
+products over all steps at the end. The fused operator stays, and all gates of all steps are computed again from the
+hidden states it returns, in products over all steps; but for an LSTM that is large enough for its products to be what
+it costs (see `lstm_adjoint`). (Differentiate the equations of `recurrent_cells`; the factors of the cotangents that do
+not depend on them are what is prepared.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_rules.instead import place, replaceable, writer
 from onnxad_rules.lstm_adjoint import lstm, tape, tape_pays
 from onnxad_rules.node import NodeView
-from onnxad_rules.recurrent_cells import DEFAULTS, directions, settle_ranks, take
+from onnxad_rules.recurrent_cells import DEFAULTS, directions, settle_ranks, stack, take
 from onnxad_rules.recurrent_sweep import Received, Sweep, scan
 
 
@@ -47,10 +47,10 @@ def pull_recurrent(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: 
         parts.append(ADJOINTS[n.node.op_type](s, ct_y, initial, want))
     out: list[Var | None] = [op.add_n([p.x for p in parts])]
     for w, name in zip(want[1:4], "wrb", strict=True):
-        out.append(_stack(op, [getattr(p, name) for p in parts]) if w else None)
+        out.append(stack(op, [getattr(p, name) for p in parts], 0) if w else None)
     out.append(None)
     for k, w in enumerate(want[5:7]):
-        out.append(_stack(op, [p.states[k] for p in parts]) if w else None)
+        out.append(stack(op, [p.states[k] for p in parts], 0) if w else None)
     return out[: len(wanted)]
 
 
@@ -73,11 +73,6 @@ def _sweeps(op: Builder, n: NodeView) -> list[Sweep]:
     if n.node.op_type == "LSTM" and tape_pays(n):
         return tape(op, n)
     return [Sweep(op, d, n.X, take(op, n.Y, i, 1)) for i, d in enumerate(directions(op, n, n.X))]
-
-
-def _stack(op: Builder, parts: Sequence[Var]) -> Var:
-    rows = [op.Unsqueeze(v, [0]) for v in parts]
-    return rows[0] if len(rows) == 1 else op.Concat(*rows, axis=0)
 
 
 def rnn(s: Sweep, ct_y: Var | None, initial: list[Var], want: Sequence[bool]) -> Received:

@@ -130,7 +130,7 @@ def _results(op: Builder, n: NodeView, entering: Activation | None) -> tuple[Var
     axis = 2 if n.layout else 1
     if n.layout:
         ys = [op.Transpose(y, perm=[1, 0, 2]) for y in ys]
-    stacked = [join(op, ys, axis), *(join(op, list(ends), axis - 1) for ends in zip(*finals, strict=True))]
+    stacked = [stack(op, ys, axis), *(stack(op, list(ends), axis - 1) for ends in zip(*finals, strict=True))]
     return tuple(stacked)
 
 
@@ -159,8 +159,8 @@ def settle_ranks(op: Builder, n: NodeView) -> dict[Value, Value]:
     return copies
 
 
-def join(op: Builder, parts: list[Var], axis: int) -> Var:
-    """One more axis, for the directions."""
+def stack(op: Builder, parts: Sequence[Var], axis: int) -> Var:
+    """Parts along a new axis, that of the directions."""
     rows = [op.Unsqueeze(v, [axis]) for v in parts]
     return rows[0] if len(rows) == 1 else op.Concat(*rows, axis=axis)
 

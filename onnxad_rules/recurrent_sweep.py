@@ -23,13 +23,26 @@ class Received:
     states: list[Var]
 
 
+@dataclass(frozen=True)
+class Tape:
+    """What an LSTM keeps of all steps, each [T, B, H]: its gates, and i g, f c' and tanh(c)."""
+
+    i: Var
+    o: Var
+    f: Var
+    g: Var
+    fresh: Var
+    kept: Var
+    squashed: Var
+
+
 class Sweep:
     """One direction on its way back: `x` is its input for all steps, [T, B, I], and `y` its result, [T, B, H].
 
-    tape: what its forward run kept for the way back, where it is not computed again.
+    tape: what the forward run of an LSTM kept for the way back, where it is not computed again.
     """
 
-    def __init__(self, op: Builder, d: Direction, x: Var, y: Var, tape: object = None):
+    def __init__(self, op: Builder, d: Direction, x: Var, y: Var, tape: Tape | None = None):
         self.op, self.d, self.x, self.y, self.tape = op, d, x, y, tape
         self.previous = self._shift(y, d.states[0])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from random_draws import Again, Draws
 
 OPSET = 21
 KINKED = {"Relu": 0, "LeakyRelu": 0, "Abs": 0, "Elu": 0, "Selu": 0, "Sign": 0}
@@ -20,11 +21,7 @@ REDUCE = ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "Re
 REDUCE += ["ReduceLogSumExp", "ReduceLogSum"]
 
 
-class Again(Exception):
-    """A draw that does not fit."""
-
-
-class Drawn:
+class Drawn(Draws):
     """A random model: its `nodes`, its `inputs` and `weights` by name, and what every floating value is (`values`)."""
 
     def __init__(self, seed, size=None):
@@ -80,15 +77,6 @@ class Drawn:
         return helper.make_tensor_value_info(name, TensorProto.DOUBLE, shape)
 
     # --- choices
-
-    def pick(self, items):
-        return items[int(self.rng.integers(len(items)))]
-
-    def chance(self, p):
-        return self.rng.random() < p
-
-    def draw(self, shape):
-        return np.asarray(self.rng.uniform(-1.5, 1.5, shape))
 
     def shape(self, rank=None):
         rank = self.pick([0, 1, 1, 2, 2, 2, 3]) if rank is None else rank

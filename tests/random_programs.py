@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
+from random_draws import Again, Draws
 
 OPSET = 21
 DOUBLE, INT64, BOOL = TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
@@ -17,11 +18,7 @@ NEVER = "never"
 FAR, ODD = "far", "odd"
 
 
-class Again(Exception):
-    """A draw that does not fit."""
-
-
-class Program:
+class Program(Draws):
     """A random program: `model()`, and `feeds` for its inputs; `active` are those to differentiate."""
 
     #: What draws nodes with regions: functions of the program and the depth.
@@ -99,15 +96,6 @@ class Program:
         )
 
     # --- choices
-
-    def pick(self, items):
-        return items[int(self.rng.integers(len(items)))]
-
-    def chance(self, p):
-        return self.rng.random() < p
-
-    def draw(self, shape):
-        return np.asarray(self.rng.uniform(-1.5, 1.5, shape))
 
     def extents(self):
         return tuple(self.pick([1, 2, 3]) for _ in range(self.pick([0, 1, 1, 2, 2, 3])))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 from onnx import helper, numpy_helper
-from random_programs import BOOL, DOUBLE, FAR, INT64, NEVER, ODD, Again, Program, full
+from random_draws import Again
+from random_programs import BOOL, DOUBLE, FAR, INT64, NEVER, ODD, Program, full
 
 
 def condition(g):
