@@ -116,16 +116,18 @@ class Sweep:
         """By way of the operator's composition, written for one entry on placeholders for what is batched."""
         scratch, operands = op.scratch(), node.inputs
         holes = {v: Value("", v.type, op.graph) for v in operands if v is not None and v in self.twins}
-        node.inputs = tuple(None if v is None else holes.get(v, v) for v in operands)
+        node.inputs = for_one = tuple(None if v is None else holes.get(v, v) for v in operands)
         try:
             results = decomposition(scratch, rule, NodeView(scratch, node, self.rules))
         finally:
             node.inputs = operands
         own = set(node.outputs)
-        if any(v in own for inner in scratch.nodes for v in op.captures.operands(inner)):
-            for inner in reversed(scratch.nodes):
-                inner.detach()
-            return self.one_by_one(op, node)  # the composition reads results of the very node
+        # (nothing is won where the composition reads results of the very node, or has the node itself in it)
+        itself = any(m.key == node.key and tuple(m.inputs) == for_one for m in scratch.nodes)
+        if itself or any(v in own for m in scratch.nodes for v in op.captures.operands(m)):
+            for m in reversed(scratch.nodes):
+                m.detach()
+            return self.one_by_one(op, node)
         for v, hole in holes.items():
             self.twins[hole] = self.twins[v]
         self._awaited.update(r.value for r in results if r is not None)

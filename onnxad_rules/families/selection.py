@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxad_ir.builder import Builder, Var
+from onnxad_ir.diagnostics import describe
 from onnxad_rules.context import gate, is_exact
-from onnxad_rules.kinds import Times, elementwise, linear, pair, times
+from onnxad_rules.kinds import Times, decompose, elementwise, linear, pair, times
 from onnxad_rules.node import NodeView
+from onnxad_rules.ruleset import NotDifferentiable
 
 
 def _where_forward(op: Builder, n: NodeView, ts: Sequence[Var | None]) -> list[Var]:
@@ -92,20 +94,24 @@ def _top_k(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Sequence
     return [op.ScatterElements(op.zeros_like(n.X), n.Indices, cts[0], axis=n.axis)]
 
 
-# --- Dropout
+# --- Dropout: with a flag that the caller of the model sets, the derivative for the mask of the very run
 
 
 def _dropout(op: Builder, n: NodeView, x: Var) -> Var:
-    """x mask / (1 - ratio) in training, with the mask of the very run, which the node is made to return."""
-    training = _training(op, n)
-    if training is False:
+    """x mask / (1 - ratio) in training; the node is made to return its mask."""
+    if _training(op, n) is False:
         return x
+    _refuse_where_always_random(op, n)
     n.extend_results("mask")
+    return _masked(op, n, x, n.mask)
+
+
+def _masked(op: Builder, n: NodeView, x: Var, mask: Var) -> Var:
     keep = _kept_share(op, n, x)
     scale = op.where(op.Equal(keep, op.like(0, x)), 0, 1 / keep)
-    if training is None:
+    if _training(op, n) is None:
         scale = op.where(n.training_mode, scale, 1)
-    return x * (op.cast_like(n.mask, x) * scale)
+    return x * (op.cast_like(mask, x) * scale)
 
 
 def _dropout_ratio(op: Builder, n: NodeView, x: Var) -> Var | None:
@@ -113,19 +119,28 @@ def _dropout_ratio(op: Builder, n: NodeView, x: Var) -> Var | None:
 
     The ratio may have another element type; `x` is a tangent of it or a cotangent of the output.
     """
-    training, y = _training(op, n), n.output
-    if training is False:
+    if _training(op, n) is False:
         return None
-    d = op.cast_like(x, y) * (y / _kept_share(op, n, y))
-    if training is None:
-        d = d * op.cast_like(n.training_mode, y)
+    _refuse_where_always_random(op, n)
+    y = n.output
+    d = op.cast_like(x, y) * (y / _kept_share(op, n, y)) * op.cast_like(n.training_mode, y)
     same = n.ratio.dtype == y.dtype
     return d if same else op.cast_like(d, n.ratio if x.dtype == y.dtype else y)
 
 
+def _refuse_where_always_random(op: Builder, n: NodeView) -> None:
+    if _training(op, n):
+        raise NotDifferentiable(
+            f"{describe(n.node)} is always in training mode and draws another mask in every run, so that there is no "
+            "function to differentiate; export the model for inference, or let decompose{ops=Dropout} multiply by the "
+            "mask first: the derivative is then that of the very run",
+            (n.node,),
+        )
+
+
 def _training(op: Builder, n: NodeView) -> bool | None:
     """Whether the node drops anything; None where only the run tells."""
-    if n.training_mode is None:
+    if n.training_mode is None or (n.ratio is not None and op.number(n.ratio, 0) is not None):
         return False
     flag = op.number(n.training_mode)
     return None if flag is None else bool(flag)
@@ -133,6 +148,14 @@ def _training(op: Builder, n: NodeView) -> bool | None:
 
 def _kept_share(op: Builder, n: NodeView, x: Var) -> Var:
     return 1 - op.cast_like(n.ratio, x) if n.ratio is not None else op.like(0.5, x)
+
+
+@decompose("Dropout", zeros=("mask",), when=lambda n: n.training_mode is not None)
+def _multiply_by_mask(op: Builder, n: NodeView) -> tuple[Var, Var | None]:
+    """Only where it is asked for: a number for each element that the run draws, and that a derivative can read."""
+    _, mask = op.Dropout(n.data, n.ratio, n.training_mode, seed=n.seed, outputs=2)
+    y = n.data if _training(op, n) is False else _masked(op, n, n.data, mask)
+    return y, mask if len(n.node.outputs) > 1 else None
 
 
 elementwise("Dropout", data=times(_dropout), ratio=times(_dropout_ratio), zeros=("mask",))

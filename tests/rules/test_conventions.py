@@ -112,7 +112,7 @@ ROWS = [
     row("Softmax | -inf only, thrown away by a Where", "s = Softmax<axis = 0>(x) n = IsNaN(s) z = Constant<value_float = 0.0>() y = Where(n, z, s)", TWO, "torch.where(x.softmax(0).isnan(), 0.0, x.softmax(0))", [[NAN, NAN]], x=[-INF, -INF]),
     row("Attention | a row masked throughout", "y = Attention(x, k, v, m)", [[[[[0, 0]]]], [[[[0, 0], [0, 0]]]], [[[[0, 0], [0, 0]]]]], "F.scaled_dot_product_attention(x, k, v, m)", x=[[[[1, 2]]]], k=[[[[1, 2], [3, 4]]]], v=[[[[1, 2], [3, 5]]]], m=[[[[-INF, -INF]]]], wrt=("x", "k", "v")),
     row("Where | the branch not taken", "z = Constant<value_float = 0.0>() c = Greater(x, z) l = Log(x) y = Where(c, l, z)", [[0, 0, 0.5]], "torch.where(x > 0, x.log(), 0.0)", [[NAN, 0, 0.5]], x=[0, -1, 2]),
-    row("Dropout | its ratio", "t = Constant<value = bool {1}>() y = Dropout<seed = 3>(x, r, t)", [[2.0]], "", x=[1] * 64, r=0.5, wrt=("r",)),
+    row("Dropout | its ratio", "n = IsNaN(r) t = Not(n) y = Dropout<seed = 3>(x, r, t)", [[2.0]], "", x=[1] * 64, r=0.5, wrt=("r",)),
     row("MaxPool | ties", "s = Constant<value_ints = [1, 1, 4]>() f = Constant<value_ints = [-1]>() a = Reshape(x, s) b = MaxPool<kernel_shape = [2], strides = [2]>(a) y = Reshape(b, f)", [[1, 0, 1, 0]], "F.max_pool1d(x.reshape(1, 1, 4), 2).reshape(-1)", x=[1, 1, 2, 2]),
     row("ScatterElements, ScatterND with max, min | ties", "i = Constant<value_ints = [0, 0]>() y = ScatterElements<reduction = \"max\">(x, i, z)", [[1 / 3, 1], [1 / 3, 1 / 3]], "x.scatter_reduce(0, torch.tensor([0, 0]), z, 'amax')", x=[1, 5], z=[1, 1]),
     row("TopK | ties", "k = Constant<value_ints = [1]>() y, i = TopK(x, k)", [[0, 1, 0]], "x.topk(1)[0]", x=[1, 2, 2]),

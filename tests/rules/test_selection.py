@@ -3,6 +3,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from onnxad_passes import NotDifferentiable, forward, reverse, run_pipeline
 from onnxad_rules.testing import check_rule, differentiate, run_in_ort, run_in_reference
 
 R = np.random.default_rng(0)
@@ -52,6 +53,7 @@ def test_dropout_outside_training():
     check_rule("Dropout", [X, np.asarray(0.3)], constants=[1])
     check_rule("Dropout", [X, np.asarray(0.3), np.asarray(False)], constants=[1, 2])
     check_rule("Dropout", [X, np.asarray(0.3), np.asarray(False)], outputs=2)
+    check_rule("Dropout", [X, np.asarray(0.0), np.asarray(True)], constants=[1, 2])
 
 
 def model_of(nodes, inputs, outputs, constants=(), opset=18):
@@ -76,10 +78,12 @@ def test_dropout_in_training(training, mask, ratio):
         constants, t = constants | {"t": np.array(True)}, []
     out = [("y", F, [100, 3])] + ([("m", TensorProto.BOOL, [100, 3])] if mask else [])
     model = model_of([node], [("x", F, [100, 3]), *t], out, constants)
+    if training == "constant":
+        model = run_pipeline(model, "decompose{ops=Dropout}")
     x, ct = np.float32(R.uniform(1, 2, (100, 3))), np.float32(r((100, 3)))
     feeds = {"x": x, "t": np.array(True), "adj_y": ct, "fwd_x": ct}
-    for mode in ("forward", "reverse"):
-        d = differentiate(model, mode)
+    for derive in (forward, reverse):
+        d = derive(model, ["x"], ["y"], layout="single")
         onnx.checker.check_model(d, full_check=True)
         for level in (0, 99):
             got = run_in_ort(d, level)(feeds)
@@ -88,6 +92,39 @@ def test_dropout_in_training(training, mask, ratio):
             if training == "run time":
                 off = run_in_ort(d, level)({**feeds, "t": np.array(False)})
                 np.testing.assert_array_equal(off[-1], ct)
+
+
+@pytest.mark.parametrize("wrt", ["x", "r"])
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
+def test_dropout_that_is_always_in_training(mode, wrt):
+    """Values that differ from run to run have no derivative, unless that of the very run is asked for."""
+    node = helper.make_node("Dropout", ["x", "r", "t"], ["y"], name="noise", seed=3)
+    model = model_of([node], [("x", F, [8]), ("r", F, [])], [("y", F, [8])], {"t": np.array(True)})
+    derive = {"forward": forward, "reverse": reverse}[mode]
+    with pytest.raises(NotDifferentiable, match=r'Dropout "noise".*another mask.*decompose\{ops=Dropout\}'):
+        derive(model, [wrt], layout="single")
+    derive(run_pipeline(model, "decompose{ops=Dropout}"), [wrt], layout="single")
+
+
+def test_dropout_as_a_product_with_its_mask():
+    """The composition that can be asked for: the very node's mask, in every mode, order and element type."""
+    for kind, real in ((F, np.float32), (D, np.float64)):
+        node = helper.make_node("Dropout", ["x", "r", "t"], ["y", "m"])
+        shape = [40, 3]
+        outputs = [("y", kind, shape), ("m", TensorProto.BOOL, shape)]
+        model = model_of([node], [("x", kind, shape), ("r", F, []), ("t", TensorProto.BOOL, [])], outputs)
+        square = run_pipeline(model, "decompose{ops=Dropout}")
+        square.graph.node.append(helper.make_node("Mul", ["y", "y"], ["z"]))
+        square.graph.output.append(helper.make_tensor_value_info("z", kind, shape))
+        h = forward(reverse(square, ["x"], ["z"], layout="single"), ["x"], ["adj_x"], layout="single")
+        feeds = {"x": real(R.uniform(1, 2, shape)), "adj_z": real(r(shape)), "fwd_x": real(r(shape))}
+        for t, ratio in ((True, 0.25), (True, 0.0), (False, 0.25)):
+            got = run_in_ort(h)({**feeds, "t": np.array(t), "r": np.array(ratio, np.float32)})
+            y, mask, second = got[0], got[1], got[-1]
+            scale = 1 / (1 - ratio) if t else 1
+            factor = scale * mask
+            np.testing.assert_allclose(y, feeds["x"] * factor, rtol=1e-6)
+            np.testing.assert_allclose(second, 2 * factor**2 * feeds["adj_z"] * feeds["fwd_x"], rtol=1e-5)
 
 
 def test_dropout_in_its_ratio():
