@@ -22,8 +22,8 @@ def _rank(n: Node, *shapes: Shape | None) -> int | None:
     for s in shapes:
         if s is not None:
             return len(s) - 2
-    for name in ("kernel_shape", "strides", "dilations"):
-        if isinstance(a := n.attributes.get(name), tuple):
+    for name in ("kernel_shape", "strides", "dilations", "output_padding", "output_shape"):
+        if isinstance(a := n.attributes.get(name), tuple) and a:
             return len(a)
     pads = n.attributes.get("pads")
     return len(pads) // 2 if isinstance(pads, tuple) else None

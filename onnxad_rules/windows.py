@@ -23,8 +23,8 @@ def known_spatial_rank(n: NodeView, *tensors: Var | None) -> int | None:
     for t in tensors:
         if t is not None and t.rank is not None:
             return t.rank - 2
-    for name in ("kernel_shape", "strides", "dilations"):
-        if (a := n.node.attributes.get(name)) is not None:
+    for name in ("kernel_shape", "strides", "dilations", "output_padding", "output_shape"):
+        if a := n.node.attributes.get(name):
             return len(a)
     a = n.node.attributes.get("pads")
     return None if a is None else len(a) // 2

@@ -101,6 +101,8 @@ TRANSPOSE = [
     ((3, 4), (3, 4), dict(strides=[2, 1], auto_pad="SAME_UPPER")),
     ((3, 4), (3, 4), dict(strides=[2, 1], auto_pad="SAME_LOWER")),
     ((3, 4), (1, 1), dict(strides=[2, 1])),
+    ((4,), (3,), dict(output_padding=[0])),  # an attribute that alone tells how many axes there are, as the next
+    ((3, 4), (3, 2), dict(output_shape=[5, 4])),
     ((2, 3, 2), (2, 3, 2), dict(strides=[1, 2, 2], pads=[0, 1, 0, 1, 0, 1])),
 ]
 
