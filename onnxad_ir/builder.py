@@ -21,6 +21,7 @@ from onnxad_ir.fold import FOLD_LIMIT, evaluate
 from onnxad_ir.idioms import Idioms
 from onnxad_ir.infer import Inference
 from onnxad_ir.nesting import Nesting
+from onnxad_ir.noise import draws
 from onnxad_ir.peephole import peephole
 from onnxad_ir.spelling import SPELLINGS, turn, turn_scan
 from onnxad_ir.traverse import Captures
@@ -343,20 +344,9 @@ class Builder(Idioms):
                 return (same,)
             if (folded := self._fold(op_type, inputs, attributes)) is not None:
                 return (folded,)
-        key = None
-        if not any(isinstance(a, Graph) for a in attributes.values()):
-            key = (
-                op_type,
-                domain,
-                outputs,
-                tuple(inputs),
-                tuple(sorted(attributes.items(), key=_first)) if attributes else (),
-            )
-            try:
-                if (found := self.scope.expression(key)) is not None:
-                    return found
-            except TypeError:  # an attribute that does not hash
-                key = None
+        key = _key(op_type, domain, outputs, inputs, attributes)
+        if key is not None and (found := self.scope.expression(key)) is not None:
+            return found
         # a result that turns out unused before one that is used is named all the same: onnx's reference evaluator
         # mistakes the omitted result "" for the omitted operand "" of later nodes
         names = (op_type.lower(),) * (outputs - 1) + ("",)
@@ -431,10 +421,13 @@ def _first(item: tuple[str, Attr]) -> str:
 
 def expression_key(node: Node) -> Any:
     """What `Builder.emit` finds an equal node by, None for one that is not shared."""
-    if node.regions:
+    return _key(node.op_type, node.domain, len(node.outputs), node.inputs, node.attributes)
+
+
+def _key(op_type: str, domain: str, outputs: int, inputs: Sequence[Value | None], attributes: dict[str, Attr]) -> Any:
+    if any(isinstance(a, Graph) for a in attributes.values()) or draws(op_type, domain, inputs):
         return None
-    attributes = tuple(sorted(node.attributes.items(), key=_first)) if node.attributes else ()
-    key = (node.op_type, node.domain, len(node.outputs), node.inputs, attributes)
+    key = (op_type, domain, outputs, tuple(inputs), tuple(sorted(attributes.items(), key=_first)) if attributes else ())
     try:
         hash(key)
     except TypeError:  # an attribute that does not hash

@@ -16,11 +16,12 @@ from onnxad_ir.core import Function, Graph, Model, Node, Value, clone_graph
 from onnxad_ir.diagnostics import UsageError, describe
 from onnxad_ir.infer import Inference
 from onnxad_ir.inline import substitute
+from onnxad_ir.noise import is_random
 from onnxad_ir.region_rules import runs_on, trip_count
 from onnxad_ir.types import DataType, Dim, TensorType, Type
 from onnxad_rules.activity import activity
 from onnxad_rules.loop_view import LoopView, scan_attributes
-from onnxad_rules.recompute import REPLAY, is_random
+from onnxad_rules.recompute import REPLAY
 from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
 
 _END = 2**62

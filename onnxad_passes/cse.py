@@ -10,21 +10,10 @@ import onnx_ir as ir
 
 from onnxad_ir import schema
 from onnxad_ir.core import Attr, Graph, Model, Node, Value
+from onnxad_ir.noise import is_random
 from onnxad_ir.types import FLOATING
 from onnxad_passes.manager import Pass
 
-#: Operators whose results differ from call to call.
-RANDOM = frozenset(
-    {
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Bernoulli",
-        "Multinomial",
-        "Dropout",
-    }
-)
 #: Constants and tensor attributes of more bytes than this are not compared.
 _COMPARED = 128
 
@@ -91,7 +80,7 @@ def _replace(graph: Graph, node: Node, first: Node) -> bool:
 
 def _key(node: Node) -> Any:
     """What equal expressions have in common, None for an expression that is not shared."""
-    if node.regions or node.op_type in RANDOM or node.overload:
+    if node.regions or is_random(node) or node.overload:
         return None
     if node.domain and schema.latest(node.domain, node.op_type) is None:
         return None

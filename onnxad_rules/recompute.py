@@ -6,26 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from onnxad_ir.core import Graph, Node, Value, clone_node
 from onnxad_ir.diagnostics import describe
+from onnxad_ir.noise import is_random
 from onnxad_ir.traverse import Captures
 from onnxad_ir.types import TensorType
 from onnxad_rules.regions import CHEAP, Adjoint
 from onnxad_rules.ruleset import UnsupportedOperator
-
-#: Operators that give other results when they run again.
-RANDOM = frozenset(
-    {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
-
-
-def is_random(n: Node) -> bool:
-    """True for a node that gives other results when it runs again; Dropout does so in training only."""
-    if n.domain or n.op_type not in RANDOM:
-        return False
-    if n.op_type != "Dropout":
-        return True
-    training = n.inputs[2] if len(n.inputs) > 2 else None
-    return training is not None and (training.const is None or bool(training.const.numpy()))
-
 
 #: The metadata entry of a Scan or Loop whose iterations are run again on the way back, from the states they started
 #: with, instead of keeping what they computed.
