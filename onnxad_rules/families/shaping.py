@@ -9,6 +9,7 @@ from onnxad_rules.derive import Tangents
 from onnxad_rules.kinds import linear, pair
 from onnxad_rules.node import NodeView
 from onnxad_rules.placing import Extent, cut, extent, extents, plus, surround, zeros_if_none
+from onnxad_rules.windows import reshape
 
 linear("Identity", input=lambda op, n, ct: ct)
 linear("Reshape", data=lambda op, n, ct: op.reshape_like(ct, n.data))
@@ -99,14 +100,13 @@ def _tile(op: Builder, n: NodeView, ct: Var) -> Var:
 
 
 def _depth_to_space(op: Builder, n: NodeView, ct: Var) -> Var:
-    out: Var
+    out: Var = op.SpaceToDepth(ct, blocksize=n.blocksize)
     if n.mode != "CRD":
-        out = op.SpaceToDepth(ct, blocksize=n.blocksize)
         return out
-    # SpaceToDepth has a mode from opset 28 only
-    b = n.blocksize
-    target = extents(op, [0, 0, extent(op, n.input, 2), b, extent(op, n.input, 3), b])
-    blocks = op.Transpose(op.Reshape(ct, target), perm=(0, 1, 3, 5, 2, 4))
+    # SpaceToDepth has a mode from opset 28 only; channels of a block come first without it
+    block, (batch, channels, *sides) = n.blocksize**2, (extent(op, n.input, a) for a in range(4))
+    share = channels // block if isinstance(channels, int) else channels / block
+    blocks = op.Transpose(reshape(op, out, [batch, block, share, *sides]), perm=(0, 2, 1, 3, 4))
     return op.reshape_like(blocks, n.input)
 
 

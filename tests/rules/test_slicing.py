@@ -57,6 +57,14 @@ def test_slice_steps(starts, ends, axes, steps):
     slices(r((5, 7, 3)), starts, ends, axes, steps)
 
 
+@pytest.mark.parametrize("shape, axis", [((2, 21), 1), ((21, 2), 0), ((21, 20), 0), ((3, 21, 4, 5), 1)])
+@pytest.mark.parametrize("start, step", [(0, 2), (1, 3), (2, 8), (1, 9), (-2, -2), (-1, -10)])
+def test_slice_steps_of_narrow_and_wide_runs(shape, axis, start, step):
+    """The zeros between the elements come from Concat or Pad, by the number and width of the runs."""
+    end = BIG if step > 0 else -BIG
+    check_rule("Slice", [r(shape), *map(ints, (start, end, axis, step))], constants=[1, 2, 3, 4])
+
+
 def test_slice_int32_and_empty():
     slices(r((5, 3)), [1], [-1], [0], [1], np.int32)
     slices(r((0, 3)), [1], [4], [0])
