@@ -39,6 +39,9 @@ from onnxad_rules.windows import (
 MANY_TAPS = 16
 #: From this many channels a group on, windows are cheaper to gather channel-last than to unfold by a convolution.
 MANY_CHANNELS = 8
+#: From this many elements on, all windows of an image at once no longer fit into caches: unfolding them costs more
+#: time than what is computed with them.
+MANY_ELEMENTS = 2**20
 
 
 @dataclass(frozen=True)
@@ -237,11 +240,12 @@ def _flipped(op: Builder, g: Geometry, grid: Var, kernel: Var) -> Var | None:
 
 
 def to_kernel(op: Builder, g: Geometry, image: Var, grid: Var, kernel: Var) -> Var:
-    """The sum over windows of image times grid: of four spellings the fastest in ONNX Runtime that shapes allow.
+    """The sum over windows of image times grid: of five spellings the fastest in ONNX Runtime that shapes allow.
 
     A product with the image itself (kernels of one tap), with windows gathered channel-last (many channels) or unfolded
-    by a convolution (few channels, groups, extents that only the run knows); or one large convolution (many taps
-    of few channels, kernels whose extents only the run knows). With stride 1 the side of fewer channels is unfolded.
+    by a convolution (few channels, groups, extents that only the run knows), row by row where these are many and
+    kernels work on one channel alone; or one large convolution (many taps of few channels, kernels whose extents only
+    the run knows). With stride 1 the side of fewer channels is unfolded.
     """
     if not g.static_pads:
         image, g = padded(op, image, g), g.unpadded()
@@ -261,6 +265,8 @@ def _to_kernel(
 ) -> Var:
     """`to_kernel` for known taps; `out` and `inside` are the kernel's first extents."""
     few = g.group > 1 or not isinstance(inside, int) or inside < MANY_CHANNELS
+    if inside == 1 and isinstance(out, int) and (places := _many_windows(g, taps, image, grid)) is not None:
+        return _by_rows(op, g, taps, out, places, image, grid)
     if few and math.prod(taps) > MANY_TAPS:
         found = _by_convolution(op, g, inside, image, grid)
         count = [0] * g.spatial
@@ -320,6 +326,51 @@ def _by_products(
     right = reshape(op, columns, [batch, *group, inside * count, places])
     product = op.ReduceSum(op.MatMul(left, op.swap(right)), [0], keepdims=0)
     return reshape(op, product, [out, inside, *taps])
+
+
+def _many_windows(g: Geometry, taps: tuple[int, ...], image: Var, grid: Var) -> tuple[int, ...] | None:
+    """The spatial extents of the grid where windows in two dimensions are unfolded row by row; None elsewhere.
+
+    (With strides, a Slice down costs more than it saves.)
+    """
+    small = len(taps) == 2 and taps[0] > 1 and math.prod(taps) <= MANY_TAPS and g.strides == (1, 1)
+    if not small or not g.exact or image.shape is None or grid.shape is None:
+        return None
+    places = numbers(grid.shape[2:])
+    if places is None or numbers(image.shape[1:]) is None:
+        return None
+    examples = image.shape[0] if isinstance(image.shape[0], int) else 1
+    elements = examples * g.group * math.prod(taps) * math.prod(places)
+    return places if elements >= MANY_ELEMENTS else None
+
+
+def _by_rows(
+    op: Builder, g: Geometry, taps: tuple[int, ...], out: int, places: tuple[int, ...], image: Var, grid: Var
+) -> Var:
+    """`_by_products` for kernels that work on one channel alone, with one row of taps at a time.
+
+    Windows are unfolded along the last axis only, by a convolution with one-hot kernels; moving down is a Slice. (It is
+    written with a third axis, as ONNX Runtime makes blocks of 16 channels of a constant kernel with two.)
+    """
+    assert image.shape is not None
+    (high, wide), (gap, gap_across) = taps, g.dilations
+    (above, left_of), (below, right_of) = g.pads()[:2], g.pads()[2:]
+    sides = [int(d) for d in image.shape[2:]]
+    batch, height, row = extent(op, image, 0), sides[0] + above + below, places[1]
+    unfolded = op.Conv(
+        reshape(op, image, [batch * g.group, 1, 1, *sides]),
+        op.const(np.eye(wide).reshape(wide, 1, 1, 1, wide), image.dtype),
+        dilations=(1, 1, gap_across),
+        pads=(0, above, left_of, 0, below, right_of),
+    )
+    unfolded = reshape(op, unfolded, [batch, g.group, wide, height, row])
+    left = reshape(op, grid, [batch, g.group, out // g.group, math.prod(places)])
+    products = []
+    for i in range(high):
+        window = op.Slice(unfolded, [i * gap], [i * gap + places[0]], [3])
+        products.append(op.MatMul(left, op.swap(reshape(op, window, [batch, g.group, wide, math.prod(places)]))))
+    product = op.ReduceSum(op.Concat(*products, axis=3), [0], keepdims=0)
+    return reshape(op, product, [out, 1, *taps])
 
 
 def _by_convolution(op: Builder, g: Geometry, inside: int | Var, image: Var, grid: Var) -> Var:

@@ -6,6 +6,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from onnxad_rules.families import convolution
 from onnxad_rules.testing import check_rule, differentiate, one_node, run_in_ort
 
 R = np.random.default_rng(0)
@@ -217,3 +218,23 @@ def test_against_torch(stride, inside, outside, group):
     model = one_node("Conv", [x, w], dict(strides=[stride] * 2, pads=[1] * 4, group=group), 1, "", 22)
     _, dx, dw = run_in_ort(differentiate(model, "reverse"), 99)({"x0": x, "x1": w, "adj_y0": ct})
     assert np.allclose(dx, tx.grad, atol=1e-4) and np.allclose(dw, tw.grad, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [None, ("n", 4, 9, 8)])
+@pytest.mark.parametrize("out", [4, 8])
+@pytest.mark.parametrize("taps, pads, dilations", [((3, 3), [1, 1, 1, 1], [1, 1]), ((2, 5), [0, 2, 3, 1], [3, 1])])
+def test_windows_row_by_row(monkeypatch, shape, out, taps, pads, dilations):
+    """What large images are given, for kernels that work on one channel alone."""
+    x, w = r((2, 4, 9, 8)), r((out, 1, *taps))
+    attrs = {"group": 4, "pads": pads, "dilations": dilations}
+    x32, w32 = x.astype(np.float32), w.astype(np.float32)
+    model = one_node("Conv", [x32, w32], attrs, 1, "", 22)
+    want = run_in_ort(differentiate(model, "reverse"))
+    monkeypatch.setattr(convolution, "MANY_ELEMENTS", 1)
+    check("Conv", [x, w], attrs, symbolic=False)
+    derivative = differentiate(with_dims(model, shape) if shape else model, "reverse")
+    assert sum(n.op_type == "MatMul" for n in derivative.graph.node) == taps[0]
+    feeds = {"x0": x32, "x1": w32}
+    feeds["adj_y0"] = r(run_in_ort(model)(feeds)[0].shape).astype(np.float32)
+    for a, b in zip(run_in_ort(derivative)(feeds), want(feeds), strict=True):
+        assert a.shape == b.shape and np.allclose(a, b, rtol=1e-4, atol=1e-4)
