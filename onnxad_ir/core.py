@@ -107,11 +107,11 @@ class Value:
         """The numbers of a constant, None for anything else."""
         return None if self.const is None else self.const.numpy()
 
-    def replace_by(self, other: Value) -> None:
-        """Make every user of this value use `other` instead."""
+    def replace_by(self, other: Value, users: Iterable[Node | Graph] | None = None) -> None:
+        """Make every user of this value, or only those of `users`, use `other` instead."""
         if other is self:
             return
-        for user in list(self.users):
+        for user in list(self.users) if users is None else users:
             if isinstance(user, Node):
                 user.inputs = tuple(other if v is self else v for v in user.inputs)
             else:

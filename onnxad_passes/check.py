@@ -24,7 +24,7 @@ from onnxad_ir.types import TensorType
 from onnxad_passes.arguments import names_or_all
 from onnxad_passes.check_forms import JACOBIAN, Form, jacobian_signature
 from onnxad_passes.engines import ENGINES, PRECISIONS, Engine, choose_engines
-from onnxad_passes.extents import PublicNames
+from onnxad_passes.extents import spell_out
 from onnxad_passes.layouts import SINGLE, check_layout
 from onnxad_passes.samples import samples
 from onnxad_passes.signature import Signature, signature_of
@@ -145,7 +145,7 @@ def check_derivatives(
     if engine not in ENGINES or precision not in PRECISIONS:
         raise UsageError(f"engine is one of {', '.join(ENGINES)}, precision one of {', '.join(PRECISIONS)}")
     primal = lift(model)[0]
-    PublicNames(primal)  # extents that are products are known to be some
+    spell_out(primal)
     if any(v.type is None for n in primal.graph.nodes for v in n.outputs):
         Inference(primal).graph(primal.graph)  # an inner value that is moved needs its rank
     jobs: list[tuple[Model, str | None]]
@@ -367,10 +367,12 @@ class _Probe:
         self.inner: dict[str, int] = {}  # Input that offsets an inner value to the output that shows its shape.
         extra: list[Value] = []
         shown = {v: i for i, v in reversed(list(enumerate(graph.outputs)))}
+        gone: set[Value] = set()
+        added: dict[Node, list[Node]] = {}
         for x in signature.sources:
             v = values[x]
             if v.is_const:
-                graph.constants.remove(v)
+                gone.add(v)
                 numbers = v.numpy()
                 assert numbers is not None
                 moved = graph.add_input(v.name, v.type)
@@ -385,8 +387,13 @@ class _Probe:
                 self.name_of[x] = _fresh(f"offset_{x}", values)
                 self.inner[self.name_of[x]] = len(graph.outputs) + len(extra)
                 extra.append(v)
-                values[x] = _offset(graph, v, self.name_of[x])
-                shown = {values[x] if s is v else s: i for s, i in shown.items()}
+                node = _offset(graph, v, self.name_of[x])
+                added.setdefault(v.producer, []).append(node)
+                values[x] = node.outputs[0]
+                if v in shown:
+                    shown[values[x]] = shown.pop(v)
+        graph.constants = [v for v in graph.constants if v not in gone]
+        graph.nodes = [m for n in graph.nodes for m in (n, *added.get(n, ()))]
         self.sink_at: dict[str, int] = {}
         for y in signature.sinks:
             v = values[y]
@@ -429,28 +436,17 @@ class _Probe:
         return {y: results[i] for y, i in self.sink_at.items()}
 
 
-def _offset(graph: Graph, v: Value, name: str) -> Value:
-    """Add an input to an inner value wherever it is read."""
+def _offset(graph: Graph, v: Value, name: str) -> Node:
+    """Add an input to an inner value wherever it is read; the sum, which is not placed yet."""
     loose = v.type
     if isinstance(loose, TensorType) and loose.shape is not None:  # of extents that the first run shows
         loose = TensorType(loose.dtype, tuple(f"{name}_{i}" for i in range(len(loose.shape))))
-    delta = graph.add_input(name, loose)
-    node = Node("Add", (v, delta), {}, (v.name,), graph=graph)
-    moved = node.outputs[0]
-    moved.type = v.type
-    for user in list(v.users):
-        if user is node:
-            continue
-        if isinstance(user, Node):
-            for i, x in enumerate(user.inputs):
-                if x is v:
-                    user.set_input(i, moved)
-        else:
-            user.set_outputs(moved if x is v else x for x in user.outputs)
+    node = Node("Add", (None, graph.add_input(name, loose)), {}, (v.name,), graph=graph)
+    node.outputs[0].type = v.type
+    v.replace_by(node.outputs[0])
+    node.set_input(0, v)
     v.name = ""
-    assert v.producer is not None
-    graph.nodes.insert(graph.nodes.index(v.producer) + 1, node)
-    return moved
+    return node
 
 
 def _normal(rng: np.random.Generator, like: Array) -> Array:

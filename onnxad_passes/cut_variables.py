@@ -47,6 +47,8 @@ class Cuts:
         self.inner: list[_Inner] = []
         graph = model.graph
         graph.constants = [v for v in graph.constants if v not in model.variables]
+        outputs = list(graph.outputs)
+        places = {v: i for i, v in reversed(list(enumerate(outputs)))}
         for v in model.variables:
             if v in graph.defaults:
                 self.weights.append(_Weight(v.name, graph.defaults.pop(v), False))
@@ -55,7 +57,12 @@ class Cuts:
                 v.const, v.content, v.index = None, None, len(graph.inputs)
                 graph.inputs.append(v)
             elif v.producer is not None:
-                self.inner.append(_cut(graph, v))
+                added = v not in places
+                if added:
+                    places[v] = len(outputs)
+                    outputs.append(v)
+                self.inner.append(_Inner(v.name, places[v], added, _placeholder(graph, v)))
+        graph.set_outputs(outputs)
         self.outputs = [v.name for v in graph.outputs]
 
     def join(self, graph: ir.Graph, label: str) -> None:
@@ -64,11 +71,11 @@ class Cuts:
         Raises ModelError where an end is missing or the graph has a cycle.
         """
         inputs = {v.name: v for v in graph.inputs}
-        for w in self.weights:
-            v = _end(inputs, w.name, w.name, label)
+        ends = [(w, _end(inputs, w.name, w.name, label)) for w in self.weights]
+        gone = {v for w, v in ends if w.constant}
+        _replace_inputs(graph, [v for v in graph.inputs if v not in gone])
+        for w, v in ends:
             v.const_value = w.tensor
-            if w.constant:
-                graph.inputs.remove(v)
             graph.register_initializer(v)
         if self.inner:
             self.join_inner(graph, inputs, label)
@@ -87,26 +94,29 @@ class Cuts:
         for v, name in zip(graph.outputs, self.outputs, strict=False):
             if v.name != name and v.name in cut:
                 v.name = name  # it was given that of an end with the same value
+        gone: set[ir.Value] = set()
         for x in self.inner:
-            v = ends[x.index]
             if x.placeholder is not None:
                 placeholder = _end(inputs, x.placeholder, x.name, label)
-                v = _parted(graph, v, x)
-                placeholder.replace_all_uses_with(v, replace_graph_outputs=True)
-                graph.inputs.remove(placeholder)
+                placeholder.replace_all_uses_with(_parted(graph, ends[x.index], x), replace_graph_outputs=True)
+                gone.add(placeholder)
+        _replace_inputs(graph, [v for v in graph.inputs if v not in gone])
 
 
-def _cut(graph: Graph, v: Value) -> _Inner:
-    added = graph not in v.users
-    placeholder = None
-    if len(v.users) > (not added):
-        placeholder = graph.add_input(_CUT + v.name, v.type)
-        placeholder.content = v.content
-        v.replace_by(placeholder)
-        graph.set_outputs([v if x is placeholder else x for x in graph.outputs])
-    if added:
-        graph.add_output(v)
-    return _Inner(v.name, graph.outputs.index(v), added, None if placeholder is None else placeholder.name)
+def _replace_inputs(graph: ir.Graph, inputs: list[ir.Value]) -> None:
+    graph.inputs.clear()
+    graph.inputs.extend(inputs)
+
+
+def _placeholder(graph: Graph, v: Value) -> str | None:
+    """What the readers of an inner value read in its place: the name of a new input, None where there are none."""
+    readers = [u for u in v.users if u is not graph]
+    if not readers:
+        return None
+    placeholder = graph.add_input(_CUT + v.name, v.type)
+    placeholder.content = v.content
+    v.replace_by(placeholder, readers)
+    return placeholder.name
 
 
 def _end(inputs: Mapping[str | None, ir.Value], name: str, variable: str, label: str) -> ir.Value:

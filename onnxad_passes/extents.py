@@ -39,6 +39,15 @@ def give_names(model: Model, names: dict[str, Dim]) -> None:
     model.metadata[NAMES] = json.dumps(text)
 
 
+def spell_out(model: Model) -> None:
+    """Put what names of extents stand for in their place, in the types of the main graph."""
+    if NAMES in model.metadata:
+        meaning = names_of_extents(model)
+        for v in _values(model.graph):
+            if isinstance(v.type, TensorType):
+                v.type = TensorType(v.type.dtype, dims.substitute(v.type.shape, meaning))
+
+
 class PublicNames:
     """What the extents of a model's inputs and outputs are called outside of a pipeline."""
 
@@ -48,31 +57,31 @@ class PublicNames:
         self.seen: dict[str, Shape] = {}
         #: The shapes that the author declared.
         self.declared: dict[str, Shape] = {}
-        if NAMES in model.metadata:
-            meaning = names_of_extents(model)
-            for v in _values(model.graph):
-                if isinstance(v.type, TensorType):
-                    v.type = TensorType(v.type.dtype, dims.substitute(v.type.shape, meaning))
+        spell_out(model)
         self.look()
         self.declared = dict(self.seen)
 
     def look(self) -> None:
         """Take note of what is known of outputs now: later inference may know less."""
+        compound: list[tuple[Dim, Dim]] = []
         for v in self.model.graph.outputs:
             if v.shape and not all(map(is_anonymous, v.shape)):
                 self.seen[v.name] = _known(v.shape, self.seen.get(v.name, v.shape))
                 if v.name in self.declared and any(isinstance(d, dims.Expr) for d in v.shape):
-                    self._keep_names(v.shape, self.declared.pop(v.name))
+                    declared = self.declared.pop(v.name)
+                    compound += zip(v.shape, declared, strict=True) if len(declared) == len(v.shape) else ()
+        if compound:
+            self._keep_names(compound)
 
-    def _keep_names(self, found: Shape, declared: Shape) -> None:
+    def _keep_names(self, pairs: list[tuple[Dim, Dim]]) -> None:
         """Have extents that turned out to be products or sums called what the author called them."""
-        if len(found) != len(declared):
-            return
         names, new = names_of_extents(self.model), dict[str, Dim]()
-        for d, k in zip(found, declared, strict=True):
-            compound = isinstance(d, dims.Expr) and not is_anonymous(d) and d not in names.values()
+        known = set(names.values())
+        for d, k in pairs:
+            compound = isinstance(d, dims.Expr) and not is_anonymous(d) and d not in known
             if compound and isinstance(k, str) and not isinstance(k, dims.Expr) and not is_anonymous(k):
                 new.setdefault(k, d)
+                known.add(d)
         if new:
             taken = {a for v in _values(self.model.graph) for e in v.shape or () for m in dims.terms(e) for a in m}
             give_names(self.model, {k: d for k, d in new.items() if k not in taken and k not in names})
@@ -86,10 +95,11 @@ class PublicNames:
             for d, k in zip(v.shape or (), self.seen.get(v.name, ()), strict=False):
                 if is_anonymous(d) and isinstance(k, str) and not is_anonymous(k):
                     spelled.setdefault(d, k)
+        inputs = set(graph.inputs)
         for v in dict.fromkeys((*graph.inputs, *graph.outputs)):
             t = v.type
             if isinstance(t, TensorType) and t.shape is not None:
-                shape = t.shape if v in graph.inputs else _known(t.shape, self.seen.get(v.name, t.shape))
+                shape = t.shape if v in inputs else _known(t.shape, self.seen.get(v.name, t.shape))
                 v.type = TensorType(t.dtype, tuple(spelled.get(d, d) for d in shape))
 
 

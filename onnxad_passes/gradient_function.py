@@ -220,7 +220,7 @@ def _differentiate(model: Model, xs: list[str], y: str, zs: list[str], rules: Ru
 
 def _give(graph: Graph, names: list[str]) -> list[Value]:
     """Have the constants that are named be inputs; returns the results of nodes that are named."""
-    values = named_values(graph)
+    values, given = named_values(graph), set[Value]()
     for name in names:
         if name not in values:
             near = get_close_matches(name, values, n=1)
@@ -229,7 +229,8 @@ def _give(graph: Graph, names: list[str]) -> list[Value]:
         v = values[name]
         if v.is_const:
             v.replace_by(graph.add_input(name, v.type))
-            graph.constants.remove(v)
+            given.add(v)
+    graph.constants[:] = [v for v in graph.constants if v not in given]
     return [values[name] for name in names if values[name].producer is not None]
 
 
@@ -246,10 +247,11 @@ def _close(graph: Graph, names: list[str], computed: dict[str, Value]) -> None:
             old.replace_by(values[name])
             old.name = ""
     drop_dead(graph)
-    given = [values[name] for name in names]
-    if missing := [v.name for v in graph.inputs if v.users and v not in given and v is not seed]:
+    given = [*(values[name] for name in names), seed]
+    named = set(given)
+    if missing := [v.name for v in graph.inputs if v.users and v not in named]:
         raise UsageError(f"the gradient reads {', '.join(map(repr, missing))}: name it in xs or zs")
-    graph.inputs[:] = [*given, seed]
+    graph.inputs[:] = given
     for i, v in enumerate(graph.inputs):
         v.index = i
 

@@ -69,7 +69,8 @@ class Jacobian(Pass):
             seed, tangents = tangents_along(model, values[x], [values[y] for y in ahead], rules)
             add_dense(model, seed, x, [Single(names[y, x], y, tangents.get(values[y])) for y in ahead], False, rules)
         order_outputs(graph, count, list(names.values()))
-        release(model, (*choose_sources(model, self.inputs), *(named_values(graph)[y] for y in self.outputs or ())))
+        values = named_values(graph)
+        release(model, (*choose_sources(model, self.inputs), *(values[y] for y in self.outputs or ())))
         return True
 
     def _is_reverse(self, y: Value, sources: Sequence[Value]) -> bool:

@@ -105,15 +105,17 @@ def add_directions(
         sweep.nodes(op, [node])
     op.label = "result"
     outputs = list(graph.outputs)
+    used = set(outputs)
     for i, t in enumerate(results, len(outputs) - len(results)):
         old, shape = outputs[i], t.shape if isinstance(t, TensorType) else None
         twin = sweep.twins.get(old)
         v = (form.zeros(op.var(old), shape) if twin is None else form.pack(op.var(twin), shape)).value
-        if v.producer is None or v.name or v in outputs:
+        if v.producer is None or v.name or v in used:
             v = op.place_identity(v, old.name)
         v.name, old.name = old.name, ""
         v.type = packed[i - len(outputs)]
         outputs[i] = v
+        used.add(v)
     graph.set_outputs(outputs)
     give_names(model, {name: d for d, name in form.names.items() if not is_anonymous(d)})
 

@@ -62,10 +62,10 @@ def choose_sources(model: Model, inputs: Sequence[str] | None) -> list[Value]:
         if not found:
             raise UsageError("the model has no floating-point input to differentiate; name values with `inputs`")
         return found
-    constants = {v.name for v in graph.constants}
+    constants, values = {v.name for v in graph.constants}, named_values(graph)
     gone = model.frozen - {v.name for v in (*graph.inputs, *graph.outputs)}
     for name in inputs:
-        if name in gone and (name in constants or name not in named_values(graph)):
+        if name in gone and (name in constants or name not in values):
             raise UsageError(
                 f"the derivative with respect to {name!r} cannot be told any more: an earlier pass used its number "
                 "to simplify the model; make it an input, or differentiate before that pass"
@@ -88,7 +88,7 @@ def _choose(graph: Graph, names: Sequence[str], what: str) -> list[Value]:
     if not names:
         raise UsageError(f"no {what} to differentiate was named")
     values = named_values(graph)
-    out: list[Value] = []
+    out: dict[Value, None] = {}
     for name in names:
         v = values.get(name)
         if v is None:
@@ -101,8 +101,8 @@ def _choose(graph: Graph, names: Sequence[str], what: str) -> list[Value]:
             raise UsageError(f"{what} {name!r} is not a floating-point tensor ({kind}): it has no derivative")
         if v in out:
             raise UsageError(f"{what} {name!r} is named twice")
-        out.append(v)
-    return out
+        out[v] = None
+    return list(out)
 
 
 def reserve(model: Model, inputs: Sequence[str] | None, outputs: Sequence[str] | None = None) -> None:

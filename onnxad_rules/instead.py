@@ -8,9 +8,9 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Node, Value
 
 
-def replaceable(node: Node) -> bool:
+def replaceable(op: Builder, node: Node) -> bool:
     """True where a node stands in a graph, not in a program that is written on the side."""
-    return node.graph is not None and node in node.graph.nodes
+    return op.nesting.place(node) is not None
 
 
 def writer(op: Builder, node: Node) -> Builder:
@@ -28,15 +28,15 @@ def writer(op: Builder, node: Node) -> Builder:
     return written
 
 
-def place(written: Builder, node: Node) -> None:
-    """Put what `writer` wrote before `node`."""
-    nodes = written.graph.nodes
-    at = nodes.index(node)
-    nodes[at:at] = written.nodes
+def place(op: Builder, written: Builder, node: Node) -> None:
+    """Put what `writer` wrote for `op` before `node`."""
+    at = op.nesting.place(node)
+    assert at is not None
+    written.graph.nodes[at:at] = written.nodes
 
 
-def instead(written: Builder, node: Node, results: Sequence[Var]) -> None:
-    """Put what `writer` wrote before `node`, and let its results be those of the node, by position.
+def instead(op: Builder, written: Builder, node: Node, results: Sequence[Var]) -> None:
+    """Put what `writer` wrote for `op` before `node`, and let its results be those of the node, by position.
 
     The values stay the ones they are; the node is left with results that nobody reads.
     """
@@ -50,4 +50,4 @@ def instead(written: Builder, node: Node, results: Sequence[Var]) -> None:
         producer.outputs = tuple(v if o is r.value else o for o in producer.outputs)
         r.value.replace_by(v)
     node.outputs = tuple(kept)
-    place(written, node)
+    place(op, written, node)

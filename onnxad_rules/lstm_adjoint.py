@@ -29,7 +29,7 @@ def tape_pays(n: NodeView) -> bool:
     """True where an LSTM is large enough to be run by a Scan that keeps its gates, and can be."""
     batch = n.X.shape[1] if n.X.shape is not None else None
     hidden = hidden_size(n)
-    if not isinstance(hidden, int) or not replaceable(n.node):
+    if not isinstance(hidden, int) or not replaceable(n.op, n.node):
         return False
     return hidden * (batch if isinstance(batch, int) else LIKELY_BATCH) >= TAPE_FROM
 
@@ -40,7 +40,7 @@ def tape(op: Builder, n: NodeView) -> list[Sweep]:
     inside = NodeView(inner, n.node, n.rules)
     runs = [(d, *_run(inner, d, inside.X)) for d in directions(inner, inside, inside.X)]
     results = zip(*(results for _, results, _ in runs), strict=True)
-    instead(inner, n.node, [stack(inner, list(vs), axis) for vs, axis in zip(results, (1, 0, 0), strict=True)])
+    instead(op, inner, n.node, [stack(inner, list(vs), axis) for vs, axis in zip(results, (1, 0, 0), strict=True)])
     return [Sweep(op, _seen_by(op, d), n.X, op.var(y), Tape(*map(op.var, kept))) for d, (y, *_), kept in runs]
 
 

@@ -58,12 +58,12 @@ def _settle(op: Builder, n: NodeView) -> None:
     """Let the node read copies of known rank where it has to, placed ahead of it for what takes its place."""
     if all(v is None or v.rank is not None for v in n.node.inputs):
         return
-    there = replaceable(n.node)
+    there = replaceable(op, n.node)
     written = writer(op, n.node) if there else op
     for v, copy in settle_ranks(written, n).items():
         n.node.set_inputs(copy if w is v else w for w in n.node.inputs)
     if there:
-        place(written, n.node)
+        place(op, written, n.node)
     for w in n.node.inputs:
         if w is not None:
             op.scope.define(w)
