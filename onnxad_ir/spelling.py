@@ -42,6 +42,17 @@ def _pad(op: Builder, inputs: Inputs, attributes: dict[str, Attr]) -> Inputs | N
     return (inputs[0], full.value) if value is None else (inputs[0], full.value, value)
 
 
+def _slice(op: Builder, inputs: Inputs, attributes: dict[str, Attr]) -> Inputs | None:
+    """Bounds, axes and steps of one element type, as the operator wants: the author's may be int32, ours are int64."""
+    bounds = inputs[1:]
+    if len({v.dtype for v in bounds if v is not None}) < 2:
+        return None
+    wide = {"to": int(DataType.INT64)}
+    return inputs[0], *(
+        v if v is None or v.dtype == DataType.INT64 else op.emit("Cast", [v], dict(wide))[0] for v in bounds
+    )
+
+
 def turn(op: Builder, v: Value, axis: int) -> Value:
     """`v` from last to first along an axis."""
     return op.emit("Slice", [v, *(op.const([k]).value for k in (-1, -(2**63), axis, -1))], {})[0]
@@ -70,4 +81,4 @@ def turn_scan(op: Builder, node: Node) -> dict[int, int]:
 
 
 #: Other operands for an operator, or None where the spelling is fine.
-SPELLINGS: dict[str, Callable[[Builder, Inputs, dict[str, Attr]], Inputs | None]] = {"Pad": _pad}
+SPELLINGS: dict[str, Callable[[Builder, Inputs, dict[str, Attr]], Inputs | None]] = {"Pad": _pad, "Slice": _slice}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from onnxad_ir.builder import Builder, Var
+from onnxad_ir.builder import Builder
 from onnxad_ir.types import DataType
 from onnxad_rules.batching.core import Batch, Same, batched, shift, shift_all, shift_axes
 from onnxad_rules.node import NodeView
@@ -20,21 +21,21 @@ def _transpose(op: Builder, n: NodeView, b: Batch) -> Any:
 
 @batched("Reshape", any_rank=True)
 def _reshape(op: Builder, n: NodeView, b: Batch) -> Any:
+    """The axes after the first in another shape, that of the result where it is known."""
     if not b.only("data"):
         return NotImplemented
-    return reshaped(op, b, b.data, n.shape, n.result(0), bool(n.allowzero))
-
-
-def reshaped(op: Builder, b: Batch, x: Var, shape: Var, result: Var, allowzero: bool) -> Var:
-    """A twin with the axes after the first in another shape, that of `result` where it is known."""
-    known = result.shape
+    known = n.result(0).shape
     if known is not None and all(isinstance(d, int) and d > 0 for d in known):
-        return op.Reshape(x, [0, *known])
-    target = op.known(shape)
+        return op.Reshape(b.data, [0, *known])
+    shape, target = n.shape, op.known(n.shape)
     sure = target is not None and all(isinstance(d, int) and d != 0 for d in target)
-    if not allowzero or sure:  # a zero copies an extent, that of the first axis too
-        return op.Reshape(x, op.Concat(op.const([0]), shape, axis=0))
-    return op.Reshape(x, op.Concat(b.size, shape, axis=0), allowzero=1)
+    if target is not None and sure and -1 in target:  # which no engine tells where there are no entries
+        i, rest = target.index(-1), abs(math.prod(int(d) for d in target))
+        size = op.ReduceProd(b.shape(n.data), keepdims=1)
+        shape = op.shape_of([*target[:i], size if rest == 1 else size / rest, *target[i + 1 :]])
+    elif not n.allowzero or sure:  # a zero copies an extent, that of the first axis too
+        return op.Reshape(b.data, op.Concat(op.const([0]), shape, axis=0))
+    return op.Reshape(b.data, op.Concat(b.size, shape, axis=0), allowzero=1)
 
 
 @batched("Flatten", any_rank=True)

@@ -22,6 +22,14 @@ def test_slice(constants):
     check_node("Slice", [x, ints(-1, 1), ints(-9, 5), ints(-1, 0), ints(-2, 1)], which=[[0]], constants=constants)
 
 
+@pytest.mark.parametrize("constants", [(), (1, 2, 3, 4)])
+def test_slice_with_narrow_bounds(constants):
+    """Bounds are int32 as well as int64, but all the same: axes that are added are made so."""
+    x, (a, b, c) = floats(4, 5, 6), (np.array(v, np.int32) for v in ([1, 0], [3, 9], [1, 2]))
+    check_node("Slice", [x, a, b], which=[[0]], constants=constants)
+    check_node("Slice", [x, a, b, None, c], which=[[0]], constants=constants)
+
+
 @pytest.mark.parametrize("constants", [(), (1, 3)])
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
 def test_pad(mode, constants):

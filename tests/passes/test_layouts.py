@@ -326,6 +326,24 @@ def test_no_directions(layout):
             step(model(text), feeds, mode, layout, 0, levels=(99,))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_directions_of_shapes_that_the_run_tells(layout):
+    """A Reshape to -1 has nothing to tell the extent by."""
+    m = model(
+        """g (double[3,4] x, int64[1] from) => (double[n,4] y, double[m] z) <int64[1] end = {9}, int64[1] all = {-1}> {
+          y = Slice(x, from, end) r = Reshape(y, all) z = Sin(r) }"""
+    )
+    wide = model(
+        """g (double[3,4] x, int64[4] pads) => (double[n,m] y) { t = Tanh(x) y = Pad <mode = "edge"> (t, pads) }"""
+    )
+    for mode in ("forward", "reverse"):
+        for n in (0, 2):
+            feeds = {"x": RNG.standard_normal((3, 4)), "from": np.array([1])}
+            step(m, feeds, mode, layout, n, levels=(99,), inputs=["x"])
+            feeds = {"x": RNG.standard_normal((3, 4)), "pads": np.array([1, 0, 0, 2])}
+            step(wide, feeds, mode, layout, n, levels=(99,), inputs=["x"])
+
+
 @pytest.mark.parametrize("layout", ["onnx", "leading"])
 def test_unknown_ranks(layout):
     m = model("g (double[2,3] x) => (double[2,3] y) { t = Tanh(x) y = Mul(t, x) }")

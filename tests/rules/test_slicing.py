@@ -105,6 +105,12 @@ def test_pad_constant(values, axes, constant):
     pads(r((3, 5)), values, constant=constant, axes=axes)
 
 
+def test_pad_of_narrow_axes():
+    """int32 axes beside int64 pads: the transpose is a Slice, whose bounds and axes are of one type."""
+    check_rule("Pad", [r((3, 5)), ints(1, 2), None, np.asarray([1], np.int32)])
+    check_rule("Pad", [r((3, 5)), ints(-1, 2), None, np.asarray([1], np.int32)], constants=[1])
+
+
 def test_pad_constant_alone():
     check_rule("Pad", [r((2, 3)), ints(1, 0, 0, 2), np.asarray(0.3)], wrt=[2])
     check_rule("Pad", [r((2, 3)), ints(1, 0, 0, 2), np.asarray([0.3])], wrt=[0, 2])
