@@ -73,7 +73,6 @@ def add_dense(model: Model, seed: Value, along: str, singles: Sequence[Single], 
     add_results(start(model), graph, [(s.name, named[s.of], s.derivative) for s in singles])
     tidy(model)
     ends, named = graph.outputs[count:], named_values(graph)
-    graph.set_outputs(graph.outputs[:count])
     for v in ends:
         v.name = ""
     op = Builder(model, graph)
@@ -84,6 +83,7 @@ def add_dense(model: Model, seed: Value, along: str, singles: Sequence[Single], 
     graph.nodes.clear()
     for node in nodes:
         units.node(node)
+    graph.set_outputs(graph.outputs[:count])  # not before: what nobody reads is not batched
     op.label = "result"
     results, named = [], named_values(graph)
     for v, single in zip(ends, singles, strict=True):

@@ -294,6 +294,18 @@ def test_hessian_through_control_flow():
                 close(got[f"hess_{a}_{b}"], want[f"grad_{a}"], 1e-7, (c, a, b))
 
 
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
+def test_a_last_operator_that_runs_direction_by_direction(mode):
+    """Nothing reads its result yet when it is written as a Scan: a resized batch, whose Jacobian is its own columns."""
+    m = model(
+        """g (float[2,3] x) => (float[3,5] y) <int64[2] sizes = {3, 5}> { y = Resize <mode = "linear"> (x, , , sizes) }"""
+    )
+    jac = jacobian(m, mode=mode)
+    units = np.eye(6, dtype=np.float32).reshape(6, 2, 3)
+    want = np.stack([evaluate(m, {"x": u}, 0)["y"] for u in units], -1).reshape(3, 5, 2, 3)
+    close(evaluate(jac, {"x": units[0]}, 0)["jac_y_x"], want, 1e-6, mode)
+
+
 def test_larger_identities_are_made_at_run_time():
     m = model(
         "g (float[100] x) => (float[100] y) <float two = {2}, int64 zero = {0}> { c = CumSum(x, zero) y = Mul(c, two) }"
