@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -38,8 +39,8 @@ def load(source: str | os.PathLike[str] | IO[bytes], format: str | None = None, 
     """A model from a file or a binary stream. External data is checked for existence and size, not read.
 
     `format` is taken from the suffix (binary ONNX for a stream), `base_dir`, the folder of external data,
-    from the path (the current folder for a stream). Raises ModelError for what is no model, and for external
-    data that is missing, too short or outside `base_dir`.
+    from the path (the current folder for a stream). Raises UsageError for a file that cannot be read, ModelError for
+    what is no model, and for external data that is missing, too short or outside `base_dir`.
     """
     if isinstance(source, str | os.PathLike):
         name = os.fspath(source)
@@ -48,7 +49,7 @@ def load(source: str | os.PathLike[str] | IO[bytes], format: str | None = None, 
         try:
             data = Path(name).read_bytes()
         except OSError as e:
-            raise ModelError(f"{name}: {e.strerror or e}") from None
+            raise UsageError(f"{name}: {e.strerror or e}") from None
     else:
         name = str(getattr(source, "name", "the stream"))
         data = source.read()
@@ -68,6 +69,8 @@ def save(
 ) -> None:
     """Write a model to a file, whole or not at all, or to a binary stream.
 
+    A link is followed, a file that was there keeps its permissions, a device or a named pipe is written to as it is.
+
     What becomes of external data: "keep" refers to the files where they are, which must lie in the target's
     folder or below (UsageError otherwise); "copy" copies data files that lie elsewhere into it; "write" also
     moves tensors of this process's memory out of the model, into `<target>.data`, which a model over 2 GB
@@ -81,11 +84,25 @@ def save(
         target.write(_encode(model, format or "onnx", _Externals(model, "", "keep", None)))
         return
     path = os.fspath(target)
+    if external_data != "keep" and _is_device(path):
+        raise UsageError(f"{path} has no folder to write external data to")
     externals = _Externals(model, os.path.dirname(path), external_data, path + ".data")
     data = _encode(model, format or format_of(path), externals)
-    externals.finish()
-    with _replacing(path) as f:
-        f.write(data)
+    with ExitStack() as files:  # what is entered last takes its place first: data, then the model that reads it
+        file = files.enter_context(_replacing(path))
+        for data_path, write in externals.files():
+            with _naming(data_path):
+                write(files.enter_context(_replacing(data_path)))
+        with _naming(path):
+            file.write(data)
+
+
+def check_external_data(model: Model, target: str | os.PathLike[str], external_data: str) -> None:
+    """Raise the UsageError that `save` would raise for the places of external data; nothing is written or read."""
+    externals = _Externals(model, os.path.dirname(os.fspath(target)), external_data, None)
+    for t in tensors(model):
+        if isinstance(t, ir.ExternalTensor):
+            externals.location(t)
 
 
 def save_together(models: Mapping[str, Model]) -> None:
@@ -101,11 +118,13 @@ def save_together(models: Mapping[str, Model]) -> None:
         for path, model in models.items():
             file = files.enter_context(_replacing(path))
             try:
-                file.write(to_proto(model, external=_read).SerializeToString(deterministic=True))
+                data = to_proto(model, external=_read).SerializeToString(deterministic=True)
             except (EncodeError, ValueError) as e:
                 raise UsageError(
                     f"{os.fspath(path)}: the model is over the 2 GB that one file can hold ({e})"
                 ) from None
+            with _naming(path):
+                file.write(data)
 
 
 def _read(t: Tensor) -> Tensor:
@@ -159,26 +178,63 @@ def _encode(model: Model, format: str, externals: _Externals) -> bytes:
         raise ModelError(f"the model cannot be written in one file ({e}): {advice}") from None
 
 
+def _is_device(path: str) -> bool:
+    """True for what is there and is no file: a device, a named pipe, a terminal."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
 @contextmanager
 def _replacing(path: str) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `path` once it is complete."""
-    folder = os.path.dirname(path) or "."
+    """A file that takes the place of `path` once it is complete; a device is opened as it is."""
+    path = os.fspath(path)
     if not os.path.basename(path) or os.path.isdir(path):
         raise UsageError(f"{path!r} is no name for a file" + (": it is a folder" if path else ""))
+    if os.path.isfile(path) and not os.access(path, os.W_OK):
+        raise UsageError(f"{path}: the file is there and may not be written to")
+    real = os.path.realpath(path)
+    temporary = None
     try:
-        fd, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=folder)
+        if _is_device(path):
+            out: IO[bytes] = open(path, "wb")  # noqa: SIM115  (closed below)
+        else:
+            prefix = f".{os.path.basename(path)}."
+            fd, temporary = tempfile.mkstemp(prefix=prefix, dir=os.path.dirname(real))
+            out = os.fdopen(fd, "wb")
     except OSError as e:
         raise UsageError(f"{path}: {e.strerror or e}") from None
     try:
-        with os.fdopen(fd, "wb") as f:
-            yield f
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)  # mkstemp makes files that only the owner can read.
-        os.replace(temporary, path)
+        yield out
+        with _naming(path):
+            out.close()
+            if temporary is not None:
+                os.chmod(temporary, _mode(real))  # mkstemp makes files that only the owner can read.
+                os.replace(temporary, real)
     except BaseException:
-        os.unlink(temporary)
+        with suppress(OSError):  # what could not be written is not written now
+            out.close()
+        if temporary is not None:
+            os.unlink(temporary)
         raise
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """An OSError of a write says where to: a full disk is told without a name."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno is None or e.filename is not None:
+            raise
+        raise OSError(e.errno, e.strerror, os.fspath(path)) from None
+
+
+def _mode(path: str) -> int:
+    """The permissions of a file that is there, else those of a new one."""
+    if os.path.exists(path):
+        return os.stat(path).st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 # External data
@@ -291,19 +347,25 @@ class _Externals:
             )
         return location
 
-    def finish(self) -> None:
-        """Copy and write the data files."""
+    def files(self) -> Iterator[tuple[str, Callable[[IO[bytes]], None]]]:
+        """The data files to write beside the model, and what writes each."""
         for location, source in self.copies.items():
             path = os.path.join(self.folder, location)
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-            with open(source, "rb") as data, _replacing(path) as f:
-                shutil.copyfileobj(data, f, 1 << 24)
+            yield path, partial(_copy, source)
         if self.written:
             assert self.data_path is not None
-            with _replacing(self.data_path) as f:
-                for t, external in self.written.values():
-                    f.seek(external.offset or 0)
-                    f.write(t.tobytes())
+            yield self.data_path, self._write
+
+    def _write(self, out: IO[bytes]) -> None:
+        for t, external in self.written.values():
+            out.seek(external.offset or 0)
+            out.write(t.tobytes())
+
+
+def _copy(source: str, out: IO[bytes]) -> None:
+    with open(source, "rb") as data:
+        shutil.copyfileobj(data, out, 1 << 24)
 
 
 def _moved(t: Tensor, location: str, offset: int | None, length: int | None) -> ir.ExternalTensor:

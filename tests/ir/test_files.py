@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import stat
+import threading
+from itertools import count
 
 import numpy as np
 import onnx
@@ -92,7 +96,7 @@ def test_what_is_no_model(tmp_path, name, data, message):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(ModelError, match="No such file"):
+    with pytest.raises(UsageError, match="No such file"):
         load(tmp_path / "none.onnx")
 
 
@@ -114,7 +118,59 @@ def test_a_folder_that_does_not_exist(tmp_path):
         save(from_proto(PROTO), tmp_path / "nowhere" / "m.onnx")
 
 
+def test_a_pipe_or_a_device_is_written_to_and_stays_one(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    save(from_proto(PROTO), pipe)
+    reader.join(10)
+    assert found == [to_proto(from_proto(PROTO)).SerializeToString(deterministic=True)]
+    assert stat.S_ISFIFO(os.stat(pipe).st_mode) and os.listdir(tmp_path) == ["pipe"]
+    with pytest.raises(UsageError, match="has no folder"):
+        save(from_proto(PROTO), pipe, external_data="write")
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "m.onnx").symlink_to(tmp_path / "there" / "real.onnx")
+    for _ in range(2):  # a link to nothing yet, and to a file
+        save(from_proto(PROTO), tmp_path / "m.onnx")
+        assert (tmp_path / "m.onnx").is_symlink() and os.listdir(tmp_path / "there") == ["real.onnx"]
+    assert onnx.load(tmp_path / "there" / "real.onnx") == to_proto(from_proto(PROTO))
+
+
+def test_a_file_that_was_there_keeps_its_permissions(tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"")
+    path.chmod(0o600)
+    save(from_proto(PROTO), path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    if os.geteuid() != 0:
+        path.chmod(0o400)
+        with pytest.raises(UsageError, match="may not be written"):
+            save(from_proto(PROTO), path)
+
+
 # External data
+
+
+class _Full(io.FileIO):
+    def write(self, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("full, name", [(0, "m.onnx"), (1, "w.bin")])
+def test_model_and_data_are_written_together_or_not_at_all(external, tmp_path, monkeypatch, full, name):
+    model = load(external)
+    (tmp_path / "b").mkdir()
+    opened = count()
+    fdopen = os.fdopen
+    monkeypatch.setattr(os, "fdopen", lambda fd, mode: _Full(fd, mode) if next(opened) == full else fdopen(fd, mode))
+    with pytest.raises(OSError, match=rf"No space left on device.*{name}"):
+        save(model, tmp_path / "b" / "m.onnx", external_data="copy")
+    assert os.listdir(tmp_path / "b") == []
 
 
 def test_external_data_is_not_read_and_stays_where_it_is(external, monkeypatch):
