@@ -36,6 +36,8 @@ def run_pipeline(model: M, pipeline: str | Iterable[Pass], verify_each: bool = T
     ModelError for a broken model, UnsupportedOperator where operators without a rule stand in the way; TypeError for
     arguments of a wrong kind.
     """
+    if not isinstance(pipeline, str | Iterable):
+        raise TypeError(f"a pipeline is text or a list of passes, not {pipeline!r}")
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else list(pipeline)
     with paused_gc(), deep_regions():
         lifted, back = lift(model)

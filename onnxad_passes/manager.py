@@ -73,6 +73,8 @@ class PassManager:
     """
 
     def __init__(self, passes: Iterable[Pass], verify_each: bool = True, instruments: Sequence[Instrument] = ()):
+        if isinstance(passes, str):
+            raise TypeError(f"{passes!r} is text; `parse_pipeline` makes passes from it")
         self.passes = tuple(passes)
         for p in self.passes:
             if not isinstance(p, Pass):
@@ -107,8 +109,14 @@ class PassManager:
     def run(self, model: Model) -> bool:
         """Run the pipeline on `model`, in place; True where anything changed.
 
-        Raises what a pass raises; a ModelError of the verifier after a pass is a fault of that pass.
+        Raises what a pass raises; a ModelError of the verifier after a pass is a fault of that pass. TypeError for a
+        model of another kind: `run_pipeline` takes every kind.
         """
+        if not isinstance(model, Model):
+            what = type(model).__name__
+            raise TypeError(
+                f"a PassManager runs on an onnxad_ir Model, not on a {what}; `run_pipeline` takes all kinds"
+            )
         order = self.plan()
         for p in order:
             p.prepare(model)
@@ -129,6 +137,8 @@ class PassManager:
         try:
             modified = p.run(model)
             seconds = time.perf_counter() - start
+            if modified is None:
+                raise TypeError(f"pass {p.name!r} returned nothing; `run` says whether it changed the model")
             if modified and self.verify_each:
                 _verify_after(p, model)
         except Exception as error:

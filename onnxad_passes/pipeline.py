@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from difflib import get_close_matches
 from typing import Any
@@ -28,19 +28,21 @@ def parse_pipeline(text: str) -> list[Pass]:
     Raises UsageError for a text that does not parse, an unknown pass or option (with the nearest name), or a
     value of the wrong type.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"a pipeline is text, not {text!r}")
     scan = _Scanner(text)
     passes: list[Pass] = []
     scan.skip()
     while not scan.done:
         cls = lookup(scan.word("the name of a pass"))
-        options: dict[str, list[str]] = {}
+        options: dict[str, list[str] | None] = {}
         if scan.take("{"):
             scan.skip()
             while not scan.take("}"):
                 name = scan.word("the name of an option, or }")
                 if name in options:
                     raise UsageError(f"option {name!r} of pass {cls.name!r} is given twice")
-                options[name] = scan.values(name) if scan.take("=") else ["true"]
+                options[name] = scan.values(name) if scan.take("=") else None
                 scan.skip()
                 if scan.done:
                     raise scan.error("}")
@@ -117,8 +119,8 @@ def _form(kind: str) -> str:
     return "|".join(forms) or "text"
 
 
-def make_pass(cls: type[Pass], options: dict[str, list[str]]) -> Pass:
-    """A pass from the words of its options."""
+def make_pass(cls: type[Pass], options: Mapping[str, list[str] | None]) -> Pass:
+    """A pass from the words of its options; None is a name alone, which is true where the option is true or false."""
     known = {f.name.replace("_", "-"): f for f in options_of(cls)}
     values: dict[str, Any] = {}
     for name, words in options.items():
@@ -132,7 +134,11 @@ def make_pass(cls: type[Pass], options: dict[str, list[str]]) -> Pass:
     return cls(**values)
 
 
-def _convert(cls: type[Pass], name: str, kind: str, words: list[str]) -> Any:
+def _convert(cls: type[Pass], name: str, kind: str, words: list[str] | None) -> Any:
+    if words is None:
+        if "bool" not in kind:
+            raise UsageError(f"option {name!r} of pass {cls.name!r} takes a value: {name}={_form(kind)}")
+        return True
     if "tuple" in kind:
         return tuple(words)
     if len(words) > 1:
@@ -201,12 +207,22 @@ class _Scanner:
     def word(self, expected: str) -> str:
         m = _WORD.match(self.text, self.at)
         if m is None:
-            raise self.error(expected)
-        self.at = m.end()
+            raise self.error('a closing quote "' if self.text.startswith('"', self.at) else expected)
         w = m.group()
-        return str(json.loads(w)) if w.startswith('"') else w
+        if w.startswith('"'):
+            try:
+                w = str(json.loads(w, strict=False))
+            except ValueError:
+                raise self.error(r"a string whose backslashes are escapes (\\ is a backslash)") from None
+        self.at = m.end()
+        return w
 
     def error(self, expected: str) -> UsageError:
         rest = self.text[self.at : self.at + 20]
         found = f"{rest!r}" if rest else "the end"
-        return UsageError(f"the pipeline does not parse at position {self.at}: expected {expected}, found {found}")
+        hint = ' (options go as name=value, separated by spaces: "reverse{inputs=x,w outputs=y}")' * rest.startswith(
+            "="
+        )
+        return UsageError(
+            f"the pipeline does not parse at position {self.at}: expected {expected}, found {found}{hint}"
+        )

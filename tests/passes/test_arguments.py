@@ -9,6 +9,7 @@ from small import model
 
 from onnxad_ir.diagnostics import UsageError
 from onnxad_passes import (
+    PassManager,
     check_derivatives,
     family,
     forward,
@@ -17,6 +18,7 @@ from onnxad_passes import (
     gradient_of_nodes,
     hessian,
     jacobian,
+    parse_pipeline,
     reverse,
     run_pipeline,
     unroll,
@@ -43,6 +45,13 @@ FEED = np.ones((2, 3))
         (lambda: reverse(M, rules=[]), r"rules is a Ruleset, not a list; default_rules\(\).merge\(...\) makes one"),
         (lambda: run_pipeline(M, ["reverse"]), "'reverse' is no Pass but a str; `parse_pipeline` makes passes"),
         (lambda: run_pipeline(M, [Dce]), r"is no Pass but a class: make one with \(\)"),
+        (lambda: run_pipeline(M, None), "a pipeline is text or a list of passes, not None"),
+        (lambda: parse_pipeline(3), "a pipeline is text, not 3"),
+        (lambda: PassManager("dce"), "'dce' is text; `parse_pipeline` makes passes from it"),
+        (
+            lambda: PassManager([Dce()]).run(M),
+            "runs on an onnxad_ir Model, not on a ModelProto; `run_pipeline` takes all",
+        ),
         (lambda: gradient_of_nodes(LAYER[0], ["x", "w"], [], ["x"], "y"), "nodes are a list of NodeProto"),
         (lambda: gradient_of_nodes(LAYER, ["x", "w"], ["w"], ["x"], "y"), "initializers are a list of TensorProto"),
         (

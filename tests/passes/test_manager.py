@@ -107,6 +107,11 @@ def test_a_broken_model_is_found_before_the_first_pass(model):
     assert log.lines == [] and "after pass" not in str(e.value)
 
 
+def test_a_pass_says_whether_it_changed_the_model(model):
+    with pytest.raises(TypeError, match="pass 'break' returned nothing"):
+        PassManager([Break(None)]).run(model)
+
+
 def test_verification_can_be_switched_off(model):
     PassManager([Break()], verify_each=False).run(model)
 
