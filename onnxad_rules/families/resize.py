@@ -97,17 +97,26 @@ def axis_matrix(op: Builder, n: NodeView, index: int) -> Var:
 
 
 def _policy_matrix(op: Builder, n: NodeView, index: int) -> Var:
-    """The same where one axis decides the scale of all: that axis is resized along, and dropped again."""
+    """The same where one axis decides the scale of all: that axis is resized along, and dropped again.
+
+    As an image of rank 4, which is what ONNX Runtime takes in every mode.
+    """
     axes = _axes(n)
     extents = op.Gather(op.shape(n.X), list(axes))
     ratios = op.Cast(n.sizes, to=int(DataType.FLOAT)) / op.Cast(extents, to=int(DataType.FLOAT))
     pick = op.ArgMin if n.keep_aspect_ratio_policy == "not_larger" else op.ArgMax
     leader = pick(ratios, axis=0, keepdims=1)
-    eye = op.Unsqueeze(_identity(op, n.X, axes[index]), [2])
-    spread = op.Expand(eye, op.Concat(op.const([1, 1]), op.Gather(extents, leader), axis=0))
+    eye = op.Unsqueeze(_identity(op, n.X, axes[index]), [0, 3])
+    spread = op.Expand(eye, op.Concat(op.const([1, 1, 1]), op.Gather(extents, leader), axis=0))
     sizes = op.Concat(op.Gather(n.sizes, [index]), op.Gather(n.sizes, leader), axis=0)
-    attributes = _attributes(n, axes=(1, 2), keep_aspect_ratio_policy=n.keep_aspect_ratio_policy)
-    return op.Gather(op.Resize(spread, None, None, sizes, **attributes), op.const(0), axis=2)
+    attributes = _attributes(n, axes=(2, 3), keep_aspect_ratio_policy=n.keep_aspect_ratio_policy)
+    roi = None
+    if _crops(n):  # all of the axis that is dropped again
+        whole = (op.const([edge], n.roi.dtype) for edge in (0, 1))
+        parts = zip((_part(op, n.roi, i) for i in (index, index + len(axes))), whole, strict=True)
+        roi = op.Concat(*(part for pair in parts for part in pair), axis=0)
+    resized = op.Resize(spread, roi, None, sizes, **attributes)
+    return op.Squeeze(op.Gather(resized, op.const(0), axis=3), [0])
 
 
 def _same(n: NodeView, index: int, scales: tuple[float, ...] | None) -> bool:
