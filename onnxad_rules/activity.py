@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import or_
 
 from onnxad_ir.core import Graph, Node, Value
 from onnxad_ir.diagnostics import describe
@@ -45,28 +47,45 @@ def varying(
     nodes: Iterable[Node], sources: Iterable[Value], rules: Ruleset, captures: Captures
 ) -> tuple[set[Value], list[Node]]:
     """The values that depend differentiably on a source, the sources included, and the nodes that compute them."""
-    varied = set(sources)
-    through: list[Node] = []
+    found, through = reached(nodes, dict.fromkeys(sources, 1), rules, captures)
+    return set(found), through
+
+
+def reached(
+    nodes: Iterable[Node], marks: Mapping[Value, int], rules: Ruleset, captures: Captures
+) -> tuple[dict[Value, int], list[Node]]:
+    """The marks (bits) of all that a value depends on differentiably, and the nodes that marks go through."""
+    found, through = dict(marks), list[Node]()
     for n in nodes:
-        if not _varies(n, varied, rules, captures):
+        arrived = _arrived(n, found, rules, captures)
+        if not arrived:
             continue
         if (flow := rules.flow(n)) is None:
-            reached = rules.outputs(n)
+            left = [(v, arrived) for v in rules.outputs(n)]
         else:
-            at = {i for i, v in enumerate(n.inputs) if v in varied}
-            reached = [v for v, f in zip(n.outputs, flow, strict=False) if at & f]
-        if reached:
+            own = [0 if v is None else found.get(v, 0) & arrived for v in n.inputs]
+            left = [
+                (v, reduce(or_, (own[i] for i in f if i < len(own)), 0)) for v, f in zip(n.outputs, flow, strict=False)
+            ]
+            left = [(v, m) for v, m in left if m]
+        if left:
             through.append(n)
-            varied.update(reached)
-    return varied, through
+            for v, m in left:
+                found[v] = found.get(v, 0) | m
+    return found, through
 
 
-def _varies(n: Node, varied: set[Value], rules: Ruleset, captures: Captures) -> bool:
-    if any(v in varied for v in n.inputs):
-        allowed = rules.differentiable(n)
-        if any(v in varied and ok for v, ok in zip(n.inputs, allowed, strict=True)):
-            return True
-    return bool(n.regions) and any(v in varied and rules.carries(n, v) for v in captures[n])
+def _arrived(n: Node, found: Mapping[Value, int], rules: Ruleset, captures: Captures) -> int:
+    """The marks that a node takes in."""
+    marks = 0
+    if any(v in found for v in n.inputs):
+        for v, ok in zip(n.inputs, rules.differentiable(n), strict=True):
+            if ok and v is not None:
+                marks |= found.get(v, 0)
+    for v in captures[n] if n.regions else ():
+        if v in found and rules.carries(n, v):
+            marks |= found[v]
+    return marks
 
 
 #: What to do about the operators of a whole domain.

@@ -19,7 +19,7 @@ from onnxad_ir.core import Function, Graph, Model, Node, Value, clone_constant, 
 from onnxad_ir.infer import Inference
 from onnxad_ir.traverse import Captures
 from onnxad_ir.types import can_vary
-from onnxad_rules.activity import activity, varying
+from onnxad_rules.activity import activity, reached
 from onnxad_rules.context import facts_of
 from onnxad_rules.derive import Cotangents, pull, total
 from onnxad_rules.kinds import Pair, Rule
@@ -68,12 +68,9 @@ def _callees_first(model: Model) -> list[Function]:
 
 def _flow(f: Function, rules: Ruleset) -> list[frozenset[int]]:
     """Per result, the operands that it depends on differentiably."""
-    captures = Captures()
-    reached = [
-        varying(f.body.nodes, [v], rules, captures)[0] if can_vary(v.type) or rules.crosses(v.type) else set[Value]()
-        for v in f.body.inputs
-    ]
-    return [frozenset(i for i, r in enumerate(reached) if v in r) for v in f.body.outputs]
+    operands = [i for i, v in enumerate(f.body.inputs) if can_vary(v.type) or rules.crosses(v.type)]
+    found = reached(f.body.nodes, {f.body.inputs[i]: 1 << i for i in operands}, rules, Captures())[0]
+    return [frozenset(i for i in operands if found.get(v, 0) >> i & 1) for v in f.body.outputs]
 
 
 def complete_calls(model: Model) -> None:
@@ -219,15 +216,19 @@ class _Calls:
         operands: list[tuple[Literal["in", "out", "ct"], int]] = []
         positions = {v: i for i, v in enumerate(body.inputs)}
         cts = {v: j for j, v in seeds.items()}
+        outputs = list(body.outputs)
+        returned = {v: i for i, v in reversed(list(enumerate(outputs)))}
         for v in read:
             if v in positions:
                 operands.append(("in", positions[v]))
             elif v in cts:
                 operands.append(("ct", cts[v]))
             else:
-                if v not in body.outputs:
-                    body.add_output(v)
-                operands.append(("out", body.outputs.index(v)))
+                if v not in returned:
+                    returned[v] = len(outputs)
+                    outputs.append(v)
+                operands.append(("out", returned[v]))
+        body.set_outputs(outputs)
         return _Reverse(self.add(f, "adj", adjoint), operands, [i for i, _ in found])
 
     # --- both

@@ -44,19 +44,19 @@ def _varied_states(loop: LoopView, start: set[int], sources: Iterable[Value], ru
 def _push_loop(op: Builder, n: NodeView, tangents: Mapping[Value, Var]) -> list[Var | None]:
     back = last(op, n.node)
     loop = LoopView(op, n.node)
+    region, carried, scanned, after, yields = loop.region, loop.carried, loop.scanned, loop.next_states, loop.yields
     captured = {v: tangents[v] for v in op.captures[n.node] if v in tangents}
-    moving = [m for m, v in enumerate(loop.scanned) if v in tangents]
-    start = {k for k, v in enumerate(loop.carried) if v in tangents}
-    slices = {loop.slices[m]: Value("", tangent_type(loop.slices[m].type), loop.region) for m in moving}
+    moving = [m for m, v in enumerate(scanned) if v in tangents]
+    start = {k for k, v in enumerate(carried) if v in tangents}
+    slices = {v: Value("", tangent_type(v.type), region) for v in map(loop.slices.__getitem__, moving)}
     varied = sorted(_varied_states(loop, start, [*captured, *slices], n.rules))
-    states = {loop.states[k]: Value("", tangent_type(loop.states[k].type), loop.region) for k in varied}
+    states = {v: Value("", tangent_type(v.type), region) for v in map(loop.states.__getitem__, varied)}
 
-    region, after, yields = loop.region, loop.next_states, loop.yields
     seeds = {**captured, **{v: op.var(t) for v, t in (states | slices).items()}}
     inner, ts = push_region(op, region, seeds, n.rules)
     ts = ts[loop.tail :]
     next_tangents = [at_border(inner, ts[k] or zeros(inner, after[k]), after[k]).value for k in varied]
-    starts = [loop.carried[k] for k in varied]
+    starts = [carried[k] for k in varied]
     initial = [at_border(op, tangents.get(v) or zeros(op, v), v) for v in starts]
 
     count, results = loop.count, list(n.node.outputs)
@@ -65,8 +65,7 @@ def _push_loop(op: Builder, n: NodeView, tangents: Mapping[Value, Var]) -> list[
     for k, v in zip(varied, finals, strict=True):
         v.type = tangent_type(results[k].type)
         out[results[k]] = op.var(v)
-    scanned = [at_border(op, tangents[v], v) for m in moving for v in [loop.scanned[m]]]
-    loop.add_slices(list(slices.values()), scanned, moving)
+    loop.add_slices(list(slices.values()), [at_border(op, tangents[scanned[m]], scanned[m]) for m in moving], moving)
     for i in range(len(yields)):
         t, r = ts[count + i], results[count + i]
         if t is not None and n.rules.crosses(r.type):
@@ -101,10 +100,11 @@ def _pull_loop(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iter
     loop = LoopView(op, n.node)
     cts = [*cts, *[None] * (len(n.node.outputs) - len(cts))]
     states, after, slices, yields = loop.states, loop.next_states, loop.slices, loop.yields
+    carried, scanned, finals = loop.carried, loop.scanned, loop.finals
     captured = [v for v in op.captures[n.node] if v in wanted]
-    moving = [m for m, v in enumerate(loop.scanned) if v in wanted]
+    moving = [m for m, v in enumerate(scanned) if v in wanted]
     sources = [*captured, *(slices[m] for m in moving)]
-    varied = _varied_states(loop, {k for k, v in enumerate(loop.carried) if v in wanted}, sources, n.rules)
+    varied = _varied_states(loop, {k for k, v in enumerate(carried) if v in wanted}, sources, n.rules)
     sources += [states[k] for k in sorted(varied)]
     seeded = [i for i, ct in enumerate(cts[loop.count :]) if ct is not None]
     useful = {k for k in varied if cts[k] is not None}
@@ -130,7 +130,7 @@ def _pull_loop(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iter
     a.sweep(active)
 
     outputs = [at_border(a.op, a.total(states[k]) or zeros(a.op, states[k]), states[k]) for k in through]
-    initial = [at_border(op, cts[k] or zeros(op, loop.finals[k]), states[k]) for k in through]
+    initial = [at_border(op, cts[k] or zeros(op, finals[k]), states[k]) for k in through]
     targets = [(v, c) for v in captured if (c := a.total(v)) is not None]
     sums: list[Value] = []
     for v, c in targets:
@@ -144,7 +144,7 @@ def _pull_loop(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iter
     if not (through or targets or moved):
         a.graph.detach()
         return []
-    moved = [(m, a.op.Reshape(c, [-1]) if _without_rank(loop.scanned[m]) else c) for m, c in moved]
+    moved = [(m, a.op.Reshape(c, [-1]) if _without_rank(scanned[m]) else c) for m, c in moved]
     a.graph.set_outputs([v.value for v in (*outputs, *(c for _, c in moved))])
     a.prune()
     _provide(loop, a, scans)
@@ -157,17 +157,17 @@ def _pull_loop(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iter
     for i, v in enumerate(a.graph.inputs):
         v.index = i
     # a state may have had another shape at the start than at the end
-    types = [tangent_type(loop.carried[k].type) for k in through] + [v.type for v in initial[len(through) :]]
+    types = [tangent_type(carried[k].type) for k in through] + [v.type for v in initial[len(through) :]]
     results = _sweep_back(op, loop, a.graph, initial, types, scans, [m for m, _ in moved])
     received: list[tuple[Value, Var]] = []
     for k, ct in zip(through, results, strict=False):
-        if loop.carried[k] in wanted:
-            received.append((loop.carried[k], ct))
+        if carried[k] in wanted:
+            received.append((carried[k], ct))
     rest = results[len(through) :]
     for (v, _), ct in zip(targets, rest, strict=False):
         received.append((v, op.reshape_like(ct, op.var(v)) if _without_rank(v) else ct))
     for (m, _), ct in zip(moved, rest[len(targets) :], strict=True):
-        v = loop.scanned[m]
+        v = scanned[m]
         received.append((v, _unflattened(op, ct, op.var(v), loop.in_axes[m]) if _without_rank(v) else ct))
     return received
 
@@ -203,9 +203,9 @@ def _provide(loop: LoopView, a: Adjoint, scans: list[_Scanned]) -> None:
         replay(a, producers(loop.region, set(a.residuals()) - had, had, loop.op.captures))
     _run_up_to(loop, a)
     slices, yields = loop.slices, loop.yields
-    again = {v: (loop.scanned[m], loop.in_axes[m], loop.in_directions[m]) for m, v in enumerate(slices)}
-    for i, v in enumerate(yields):
-        again.setdefault(v, (loop.stacks[i], loop.out_axes[i], loop.out_directions[i]))
+    again = dict(zip(slices, zip(loop.scanned, loop.in_axes, loop.in_directions, strict=True), strict=True))
+    for v, stack in zip(yields, zip(loop.stacks, loop.out_axes, loop.out_directions, strict=True), strict=True):
+        again.setdefault(v, stack)
     if loop.is_scan:  # it stacks what has the same shape in every iteration
         had = {*loop.region.inputs}
         odd = {v for v in a.residuals() if v not in again and v not in had and not _uniform(loop, v)}
@@ -291,13 +291,14 @@ def _sweep_back(
     moved: Sequence[int],
 ) -> list[Var]:
     """The Scan that runs `body` from the last iteration to the first."""
+    scanned = loop.scanned
     attributes = {
         "body": body,
         "num_scan_inputs": len(scans),
         **scan_attributes(
             tuple(s.axis for s in scans),
             tuple(1 - s.direction for s in scans),
-            tuple(0 if _without_rank(loop.scanned[m]) else loop.in_axes[m] for m in moved),
+            tuple(0 if _without_rank(scanned[m]) else loop.in_axes[m] for m in moved),
             tuple(1 - loop.in_directions[m] for m in moved),
         ),
     }
@@ -305,7 +306,7 @@ def _sweep_back(
         return _sweep_back_in_loop(op, loop, body, initial, types, scans, moved)
     types = list(types)
     for m in moved:
-        v = loop.scanned[m]
+        v = scanned[m]
         flat = TensorType(body.outputs[len(types)].dtype, (op.model.fresh_dim(), op.model.fresh_dim()))
         types.append(flat if _without_rank(v) else tangent_type(v.type))
     operands = [*(v.value for v in initial), *(s.operand for s in scans)]
@@ -371,8 +372,9 @@ def _sweep_back_in_loop(
     node = Node("Loop", [trips.value, None, *(v.value for v in initial)], {"body": body}, ("",) * len(types))
     node.name = op.label
     results = [op.var(v) for v in op.place_typed(node, types)]
+    scanned = loop.scanned
     for i, m in enumerate(moved, len(initial)):
-        results[i] = _as_scanned(op, results[i], loop.in_axes[m], loop.in_directions[m], loop.scanned[m])
+        results[i] = _as_scanned(op, results[i], loop.in_axes[m], loop.in_directions[m], scanned[m])
     return results
 
 

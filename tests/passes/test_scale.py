@@ -128,7 +128,32 @@ def recurrent(n):
     return make(nodes, [value("x", (2, 8, 48))], [value(names[-1], None)], weights)
 
 
-MODELS = [frozen, chain, fan_out, fan_in, concatenation, interface, constants, symbols, shapes, branches, recurrent]
+def carried(n):
+    """A Scan of many states."""
+    names = [f"{i}" for i in range(n // 2)]
+    nodes = [helper.make_node("Sin", [f"s{k}"], [f"t{k}"]) for k in names]
+    inputs = [*(value(f"s{k}") for k in names), value("u")]
+    body = helper.make_graph(nodes, "body", inputs, [value(f"t{k}") for k in names])
+    scan = helper.make_node(
+        "Scan", [*(f"x{k}" for k in names), "u"], [f"y{k}" for k in names], num_scan_inputs=1, body=body
+    )
+    return make([scan], [*(value(f"x{k}") for k in names), value("u", (4, 2, 3))], [value(f"y{k}") for k in names])
+
+
+MODELS = [
+    frozen,
+    chain,
+    fan_out,
+    fan_in,
+    concatenation,
+    interface,
+    constants,
+    symbols,
+    shapes,
+    branches,
+    recurrent,
+    carried,
+]
 
 
 def step(name):
@@ -181,6 +206,30 @@ def test_linear_in_what_is_named(kind, mode):
 
     run(10)
     ratio = steps(run, SMALL * GROWTH) / steps(run, SMALL) / GROWTH
+    assert ratio < BOUND
+
+
+def called(n):
+    """A local function of n nodes, called twice."""
+    names = ["s", *(f"v{i}" for i in range(n))]
+    nodes = [
+        helper.make_node("MatMul" if i % 2 else "Tanh", [names[i], "w"][: 1 + i % 2], [names[i + 1]]) for i in range(n)
+    ]
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("mine", 1)]
+    function = helper.make_function("mine", "F", ["s", "w"], [names[-1]], nodes, opsets[:1])
+    calls = [
+        helper.make_node("F", ["x", "w"], ["h"], domain="mine"),
+        helper.make_node("F", ["h", "w"], ["y"], domain="mine"),
+    ]
+    graph = helper.make_graph(calls, "g", [value("x"), value("w", (3, 3))], [value("y")])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=[function])
+
+
+@pytest.mark.parametrize("pipeline", ["forward{functions=keep}", "reverse{functions=keep},reverse{functions=keep}"])
+def test_linear_in_functions(pipeline):
+    f = step(pipeline)
+    f(called(10))
+    ratio = steps(f, called(SMALL * GROWTH)) / steps(f, called(SMALL)) / GROWTH
     assert ratio < BOUND
 
 
