@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from onnxad_ir.builder import Builder
 from onnxad_ir.core import Graph, Model, Node, Value
 from onnxad_ir.fold import FOLD_LIMIT, evaluate
 from onnxad_ir.infer import Inference, known_ints
 from onnxad_ir.inline import substitute
 from onnxad_ir.types import FLOATING, TensorType
 from onnxad_passes.dce import drop_dead
+from onnxad_passes.fold_sequences import SEQUENCE_STEPS, Sequences
 from onnxad_passes.manager import Pass
 
 
@@ -21,6 +23,7 @@ from onnxad_passes.manager import Pass
 class FoldShapes(Pass):
     """Infer every type, put constants for integers and booleans that are known, and inline Ifs on a constant.
 
+    Sequences whose elements are known one by one are resolved: parts of a tensor come from Split.
     Floating values are never folded: weights stay weights.
     """
 
@@ -47,6 +50,7 @@ class _Folder:
         self.model = model
         self.inference = Inference(model, opset, region=self.graph)
         self.root = root
+        self.sequences = Sequences()
         self.names = {v.name for v in (*root.inputs, *root.outputs, *root.constants)}
         self.folded = False  # something is left to be dropped
         self.changed = False
@@ -62,6 +66,8 @@ class _Folder:
         if branch is not None:
             self.inline(graph, node, branch, pinned)
             return
+        if node.op_type in SEQUENCE_STEPS and self.resolve(graph, node):
+            return
         graph.nodes.append(node)
         before = [v.type for v in node.outputs]
         self.inference.node(node)
@@ -75,6 +81,24 @@ class _Folder:
                 v.replace_by(constant)
                 v.name = ""
                 self.folded = self.changed = True
+
+    def resolve(self, graph: Graph, node: Node) -> bool:
+        """Put what a node on a known sequence computes in its place."""
+        v = node.outputs[0]
+        if v in self.model.variables:
+            return False
+        op = Builder(self.model, graph, inference=self.inference, label=node.name, root=self.root)
+        there = len(graph.nodes)
+        new = self.sequences.fold(op, node)
+        self.folded |= len(graph.nodes) > there
+        if new is None:
+            return False
+        if new.producer is not None and not new.users:
+            new.name = v.name
+        substitute(graph, graph.nodes, v, new)
+        node.detach()
+        self.folded = self.changed = True
+        return True
 
     def label(self, v: Value) -> str:
         """The name of a value that becomes a constant of the model, "" where another one has it."""
