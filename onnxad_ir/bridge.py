@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import onnx
+import onnx_ir as ir
 from onnx import shape_inference
 
 from onnxad_ir.core import Node, Value
@@ -29,8 +30,6 @@ def node_proto(node: Node, names: Callable[[Value], str]) -> onnx.NodeProto:
 
 def infer_with_onnx(node: Node, f: Facts, opset: dict[str, int], fresh: Callable[[], str]) -> tuple[Type | None, ...]:
     """The result types that onnx's own inference gives; unknown ones are None, unknown extents fresh symbols."""
-    import onnx_ir as ir
-
     names: dict[Value, str] = {}
 
     def name(v: Value) -> str:

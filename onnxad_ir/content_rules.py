@@ -26,11 +26,7 @@ def _shape(ctx: Inference, n: Node) -> Content:
     v = n.inputs[0]
     if v is None or v.shape is None:
         return None
-    rank = len(v.shape)
-    start, end = n.attributes.get("start", 0), n.attributes.get("end", rank)
-    start = min(max(start + rank if start < 0 else start, 0), rank)
-    end = min(max(end + rank if end < 0 else end, 0), rank)
-    return v.shape[start:end]
+    return v.shape[n.attributes.get("start", 0) : n.attributes.get("end")]
 
 
 @infer_contents("Size")

@@ -12,14 +12,17 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from onnxad_ir import dims, schema
+from onnxad_ir.bridge import infer_with_onnx
 from onnxad_ir.core import AttrRef, Function, Graph, Model, Node, Value
 from onnxad_ir.diagnostics import ModelError, OnnxadError, describe
 from onnxad_ir.functions import call_types
 from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type, is_anonymous
 
-ShapeRule: TypeAlias = "Callable[[Inference, Node], tuple[Type | None, ...] | None]"
+#: The types of a node's results by position, None for one that is unknown.
+Types: TypeAlias = tuple[Type | None, ...]
+ShapeRule: TypeAlias = "Callable[[Inference, Node], Types | None]"
 ContentRule: TypeAlias = "Callable[[Inference, Node], tuple[Dim, ...] | None]"
-CallRule: TypeAlias = "Callable[[Inference, Node, Function], tuple[Type | None, ...]]"
+CallRule: TypeAlias = "Callable[[Inference, Node, Function], Types]"
 
 #: Fast paths by operator (with its domain, but for the default one): result types, or None to ask onnx.
 SHAPES: dict[str, ShapeRule] = {}
@@ -95,7 +98,7 @@ class Inference:
                     if t0.shape and t0.shape != (len(found),):
                         out.type = TensorType(t0.dtype, (len(found),))
 
-    def _retype(self, node: Node, types: tuple[Type | None, ...], before: int) -> None:
+    def _retype(self, node: Node, types: Types, before: int) -> None:
         for v, t in zip(node.outputs, types, strict=False):
             if isinstance(t, TensorType) and t.shape is not None and dims.TOO_LONG in t.shape:
                 t = TensorType(t.dtype, tuple(self.fresh() if d == dims.TOO_LONG else d for d in t.shape))
@@ -106,15 +109,13 @@ class Inference:
             if v.type is not t and _says_more(v.type, t):
                 self.model.told.add(v)
 
-    def _ask_onnx(self, node: Node) -> tuple[Type | None, ...]:
-        blank: tuple[Type | None, ...] = (None,) * len(node.outputs)
+    def _ask_onnx(self, node: Node) -> Types:
+        blank: Types = (None,) * len(node.outputs)
         f = schema.facts(node.domain, node.op_type, self.opset.get(node.domain, 0))
         if f is None or f.schema is None or node.regions:
             return blank
         if any(isinstance(a, AttrRef) for a in node.attributes.values()):
             return blank
-        from onnxad_ir.bridge import infer_with_onnx
-
         return infer_with_onnx(node, f, self.opset, self.fresh)
 
 
@@ -177,7 +178,8 @@ def infer_shapes(*ops: str) -> Callable[[ShapeRule], ShapeRule]:
 
     def register(f: ShapeRule) -> ShapeRule:
         for op in ops:
-            SHAPES[op] = f
+            if SHAPES.setdefault(op, f) is not f:
+                raise TypeError(f"operator {op} has a fast path already")
         return f
 
     return register
@@ -188,10 +190,17 @@ def infer_contents(*ops: str) -> Callable[[ContentRule], ContentRule]:
 
     def register(f: ContentRule) -> ContentRule:
         for op in ops:
-            CONTENTS[op] = f
+            if CONTENTS.setdefault(op, f) is not f:
+                raise TypeError(f"the contents of {op} have a rule already")
         return f
 
     return register
+
+
+def operand_type(n: Node, i: int) -> TensorType | None:
+    """The type of the operand at a position, None where it is omitted, unknown or no tensor."""
+    v = n.inputs[i] if i < len(n.inputs) else None
+    return v.type if v is not None and isinstance(v.type, TensorType) else None
 
 
 def broadcast(ctx: Inference, a: Shape | None, b: Shape | None) -> Shape | None:

@@ -41,7 +41,8 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
     def register(f: Rule) -> Rule:
         for o in ops:
-            RULES[o] = f
+            if RULES.setdefault(o, f) is not f:
+                raise TypeError(f"operator {o} has identities already")
         return f
 
     return register

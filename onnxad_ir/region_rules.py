@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from onnxad_ir import dims
 from onnxad_ir.core import Graph, Node, Value
-from onnxad_ir.infer import Inference, infer_shapes, known
+from onnxad_ir.infer import Inference, Types, infer_shapes, known
 from onnxad_ir.types import DataType, Dim, OptionalType, SequenceType, Shape, TensorType, Type
 
 #: Where a type was widened: axes (numbers) or "rank", below "elem" for what a sequence or optional holds.
@@ -58,7 +58,7 @@ def _merge_shapes(a: Shape | None, b: Shape | None, ctx: Inference) -> Shape | N
 
 
 @infer_shapes("If")
-def _if(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
+def _if(ctx: Inference, n: Node) -> Types:
     branches: list[Graph] = [n.attributes["then_branch"], n.attributes["else_branch"]]
     for g in branches:
         ctx.region(g)
@@ -67,7 +67,7 @@ def _if(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
 
 
 @infer_shapes("Loop")
-def _loop(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
+def _loop(ctx: Inference, n: Node) -> Types:
     body: Graph = n.attributes["body"]
     before = ctx.model.symbols
     counter, flag = TensorType(DataType.INT64, ()), TensorType(DataType.BOOL, ())
@@ -128,7 +128,7 @@ def scan_axes(n: Node) -> tuple[list[int], list[int]]:
 
 
 @infer_shapes("Scan")
-def _scan(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
+def _scan(ctx: Inference, n: Node) -> Types:
     body: Graph = n.attributes["body"]
     before = ctx.model.symbols
     carried = len(n.inputs) - n.attributes["num_scan_inputs"]
@@ -164,7 +164,7 @@ def _of_any_step(ctx: Inference, initial: Type | None, after: Type | None) -> Ty
 
 
 @infer_shapes("SequenceMap")
-def _sequence_map(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
+def _sequence_map(ctx: Inference, n: Node) -> Types:
     body: Graph = n.attributes["body"]
     before = ctx.model.symbols
     types = [None if v is None else v.type for v in n.inputs]

@@ -4,77 +4,16 @@ from __future__ import annotations
 
 from onnxad_ir import dims
 from onnxad_ir.core import Node, Value
-from onnxad_ir.infer import Inference, broadcast, infer_shapes, known, known_ints, onnx_dtype
-from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type
-
-Types = tuple[Type | None, ...]
-
-
-def _tensor(n: Node, i: int) -> TensorType | None:
-    v = n.inputs[i] if i < len(n.inputs) else None
-    return v.type if v is not None and isinstance(v.type, TensorType) else None
+from onnxad_ir.infer import Inference, Types, broadcast, infer_shapes, known, known_ints, onnx_dtype, operand_type
+from onnxad_ir.types import DataType, Dim, Shape, TensorType
 
 
 @infer_shapes(
-    *[
-        "Abs",
-        "Acos",
-        "Acosh",
-        "Asin",
-        "Asinh",
-        "Atan",
-        "Atanh",
-        "BitwiseNot",
-        "Ceil",
-        "Celu",
-        "Cos",
-        "Cosh",
-        "Elu",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Gelu",
-        "HardSigmoid",
-        "HardSwish",
-        "Hardmax",
-        "Identity",
-        "LeakyRelu",
-        "Log",
-        "LogSoftmax",
-        "LRN",
-        "LpNormalization",
-        "MeanVarianceNormalization",
-        "Mish",
-        "Neg",
-        "Not",
-        "Reciprocal",
-        "Relu",
-        "Round",
-        "Selu",
-        "Shrink",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Sinh",
-        "Softmax",
-        "Softplus",
-        "Softsign",
-        "Sqrt",
-        "Swish",
-        "Tan",
-        "Tanh",
-        "ThresholdedRelu",
-        "Trilu",
-        "CumSum",
-        "CumProd",
-        "Clip",
-        "ReverseSequence",
-        "ScatterElements",
-        "ScatterND",
-        "InstanceNormalization",
-        "GroupNormalization",
-        "RMSNormalization",
-    ]
+    *"""Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Celu Clip Cos Cosh CumProd CumSum Elu Erf Exp Floor
+    Gelu GroupNormalization Hardmax HardSigmoid HardSwish Identity InstanceNormalization LeakyRelu Log
+    LogSoftmax LpNormalization LRN MeanVarianceNormalization Mish Neg Not Reciprocal Relu ReverseSequence
+    RMSNormalization Round ScatterElements ScatterND Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus
+    Softsign Sqrt Swish Tan Tanh ThresholdedRelu Trilu""".split()
 )
 def _same(ctx: Inference, n: Node) -> Types | None:
     v = n.inputs[0]
@@ -83,7 +22,7 @@ def _same(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Add", "Sub", "Mul", "Div", "Pow", "Mod", "PRelu", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift")
 def _binary(ctx: Inference, n: Node) -> Types | None:
-    a, b = _tensor(n, 0), _tensor(n, 1)
+    a, b = operand_type(n, 0), operand_type(n, 1)
     if a is None or b is None:
         return None
     if a.shape == b.shape and a.shape is not None:
@@ -94,7 +33,7 @@ def _binary(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor")
 def _compare(ctx: Inference, n: Node) -> Types | None:
-    a, b = _tensor(n, 0), _tensor(n, 1)
+    a, b = operand_type(n, 0), operand_type(n, 1)
     if a is None or b is None:
         return None
     return (TensorType(DataType.BOOL, broadcast(ctx, a.shape, b.shape)),)
@@ -102,13 +41,13 @@ def _compare(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("IsNaN", "IsInf")
 def _predicate(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     return None if a is None else (TensorType(DataType.BOOL, a.shape),)
 
 
 @infer_shapes("Sum", "Max", "Min", "Mean")
 def _variadic(ctx: Inference, n: Node) -> Types | None:
-    ts = [_tensor(n, i) for i in range(len(n.inputs))]
+    ts = [operand_type(n, i) for i in range(len(n.inputs))]
     if not ts or ts[0] is None:
         return None
     shape = ts[0].shape
@@ -121,7 +60,7 @@ def _variadic(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Where")
 def _where(ctx: Inference, n: Node) -> Types | None:
-    c, x, y = (_tensor(n, i) for i in range(3))
+    c, x, y = (operand_type(n, i) for i in range(3))
     if c is None or x is None or y is None:
         return None
     return (TensorType(x.dtype, broadcast(ctx, broadcast(ctx, c.shape, x.shape), y.shape)),)
@@ -129,32 +68,25 @@ def _where(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Cast")
 def _cast(ctx: Inference, n: Node) -> Types | None:
-    a, to = _tensor(n, 0), n.attributes.get("to")
+    a, to = operand_type(n, 0), n.attributes.get("to")
     return (TensorType(onnx_dtype(to), None if a is None else a.shape),) if isinstance(to, int) else None
 
 
 @infer_shapes("CastLike")
 def _cast_like(ctx: Inference, n: Node) -> Types | None:
-    a, b = _tensor(n, 0), _tensor(n, 1)
+    a, b = operand_type(n, 0), operand_type(n, 1)
     return None if a is None or b is None else (TensorType(b.dtype, a.shape),)
 
 
 @infer_shapes("Shape")
 def _shape(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     if a is None or a.shape is None:
         return (TensorType(DataType.INT64, (ctx.fresh(),)),)
     start, end = n.attributes.get("start", 0), n.attributes.get("end", len(a.shape))
     if not (isinstance(start, int) and isinstance(end, int)):
         return None
-    return (TensorType(DataType.INT64, (len(_clamped(a.shape, start, end)),)),)
-
-
-def _clamped(shape: Shape, start: int, end: int) -> Shape:
-    rank = len(shape)
-    start = min(max(start + rank if start < 0 else start, 0), rank)
-    end = min(max(end + rank if end < 0 else end, 0), rank)
-    return shape[start:end]
+    return (TensorType(DataType.INT64, (len(a.shape[start:end]),)),)
 
 
 @infer_shapes("Size")
@@ -164,7 +96,7 @@ def _size(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("MatMul")
 def _matmul(ctx: Inference, n: Node) -> Types | None:
-    a, b = _tensor(n, 0), _tensor(n, 1)
+    a, b = operand_type(n, 0), operand_type(n, 1)
     if a is None or b is None:
         return None
     if a.shape is None or b.shape is None:
@@ -181,7 +113,7 @@ def _matmul(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Gemm")
 def _gemm(ctx: Inference, n: Node) -> Types | None:
-    a, b = _tensor(n, 0), _tensor(n, 1)
+    a, b = operand_type(n, 0), operand_type(n, 1)
     ta, tb = n.attributes.get("transA", 0), n.attributes.get("transB", 0)
     if a is None or b is None or not (isinstance(ta, int) and isinstance(tb, int)):
         return None
@@ -192,7 +124,7 @@ def _gemm(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Transpose")
 def _transpose(ctx: Inference, n: Node) -> Types | None:
-    a, perm = _tensor(n, 0), n.attributes.get("perm")
+    a, perm = operand_type(n, 0), n.attributes.get("perm")
     if a is None:
         return None
     if a.shape is None:
@@ -206,12 +138,12 @@ def _transpose(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Reshape")
 def _reshape(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     if a is None:
         return None
     target = known(n.inputs[1])
     if target is None:
-        s = _tensor(n, 1)
+        s = operand_type(n, 1)
         count = s.shape[0] if s is not None and s.shape is not None and len(s.shape) == 1 else None
         return (TensorType(a.dtype, tuple(ctx.fresh() for _ in range(count)) if isinstance(count, int) else None),)
     out: list[Dim] = list(target)
@@ -230,7 +162,7 @@ def _reshape(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Flatten")
 def _flatten(ctx: Inference, n: Node) -> Types | None:
-    a, axis = _tensor(n, 0), n.attributes.get("axis", 1)
+    a, axis = operand_type(n, 0), n.attributes.get("axis", 1)
     if a is None or not isinstance(axis, int):
         return None
     if a.shape is None:
@@ -241,7 +173,7 @@ def _flatten(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Expand")
 def _expand(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     if a is None:
         return None
     return (TensorType(a.dtype, broadcast(ctx, a.shape, _as_shape(ctx, n.inputs[1]))),)
@@ -266,7 +198,7 @@ def _constant_of_shape(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Unsqueeze")
 def _unsqueeze(ctx: Inference, n: Node) -> Types | None:
-    a, axes = _tensor(n, 0), known_ints(n.inputs[1]) if len(n.inputs) > 1 else None
+    a, axes = operand_type(n, 0), known_ints(n.inputs[1]) if len(n.inputs) > 1 else None
     if a is None:
         return None
     if a.shape is None or axes is None:
@@ -279,7 +211,7 @@ def _unsqueeze(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Squeeze")
 def _squeeze(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     if a is None:
         return None
     given = len(n.inputs) > 1 and n.inputs[1] is not None
@@ -296,7 +228,7 @@ def _squeeze(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Concat")
 def _concat(ctx: Inference, n: Node) -> Types | None:
-    ts = [_tensor(n, i) for i in range(len(n.inputs))]
+    ts = [operand_type(n, i) for i in range(len(n.inputs))]
     axis = n.attributes.get("axis")
     if not ts or ts[0] is None or not isinstance(axis, int):
         return None
@@ -322,7 +254,7 @@ def _concat(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Split")
 def _split(ctx: Inference, n: Node) -> Types | None:
-    a, axis = _tensor(n, 0), n.attributes.get("axis", 0)
+    a, axis = operand_type(n, 0), n.attributes.get("axis", 0)
     if a is None or not isinstance(axis, int):
         return None
     if a.shape is None:
@@ -346,7 +278,7 @@ def _split(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Slice")
 def _slice(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     if a is None:
         return None
     if a.shape is None:
@@ -388,7 +320,7 @@ def slice_extent(d: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
 
 @infer_shapes("Gather")
 def _gather(ctx: Inference, n: Node) -> Types | None:
-    a, i, axis = _tensor(n, 0), _tensor(n, 1), n.attributes.get("axis", 0)
+    a, i, axis = operand_type(n, 0), operand_type(n, 1), n.attributes.get("axis", 0)
     if a is None or i is None or not isinstance(axis, int):
         return None
     if a.shape is None or i.shape is None or not a.shape:
@@ -399,7 +331,7 @@ def _gather(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("GatherElements")
 def _gather_elements(ctx: Inference, n: Node) -> Types | None:
-    a, i = _tensor(n, 0), _tensor(n, 1)
+    a, i = operand_type(n, 0), operand_type(n, 1)
     return None if a is None or i is None else (TensorType(a.dtype, i.shape),)
 
 
@@ -416,7 +348,7 @@ def _gather_elements(ctx: Inference, n: Node) -> Types | None:
     "ReduceSumSquare",
 )
 def _reduce(ctx: Inference, n: Node) -> Types | None:
-    a, keep = _tensor(n, 0), n.attributes.get("keepdims", 1)
+    a, keep = operand_type(n, 0), n.attributes.get("keepdims", 1)
     if a is None or not isinstance(keep, int) or "axes" in n.attributes:
         return None
     given = len(n.inputs) > 1 and n.inputs[1] is not None
@@ -438,7 +370,7 @@ def _reduce(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("ArgMax", "ArgMin")
 def _arg(ctx: Inference, n: Node) -> Types | None:
-    a, axis, keep = _tensor(n, 0), n.attributes.get("axis", 0), n.attributes.get("keepdims", 1)
+    a, axis, keep = operand_type(n, 0), n.attributes.get("axis", 0), n.attributes.get("keepdims", 1)
     if a is None or a.shape is None or not isinstance(axis, int):
         return (TensorType(DataType.INT64),)
     axis = axis + len(a.shape) if axis < 0 else axis
@@ -447,7 +379,7 @@ def _arg(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Tile")
 def _tile(ctx: Inference, n: Node) -> Types | None:
-    a, repeats = _tensor(n, 0), known(n.inputs[1])
+    a, repeats = operand_type(n, 0), known(n.inputs[1])
     if a is None:
         return None
     if a.shape is None:
@@ -459,7 +391,7 @@ def _tile(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Pad")
 def _pad(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     if a is None:
         return None
     if a.shape is None:
@@ -476,7 +408,7 @@ def _pad(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Range")
 def _range(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     if a is None:
         return None
     lo, hi, step = (known(v) for v in n.inputs[:3])
@@ -491,19 +423,14 @@ def _range(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("NonZero")
 def _nonzero(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     rank: Dim = ctx.fresh() if a is None or a.shape is None else len(a.shape)
     return (TensorType(DataType.INT64, (rank, ctx.fresh())),)
 
 
-@infer_shapes("LayerNormalization")
-def _layer_norm(ctx: Inference, n: Node) -> Types | None:
-    return _same(ctx, n) if len(n.outputs) == 1 else None
-
-
 @infer_shapes("Dropout")
 def _dropout(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     if a is None:
         return None
     return (a, TensorType(DataType.BOOL, a.shape))[: len(n.outputs)]

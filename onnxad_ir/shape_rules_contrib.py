@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from onnxad_ir.core import Node
 from onnxad_ir.dims import add, floordiv, mul
-from onnxad_ir.infer import SHAPES, Inference, broadcast, infer_shapes
+from onnxad_ir.infer import SHAPES, Inference, Types, broadcast, infer_shapes, operand_type
 from onnxad_ir.schema import declare
-from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type
+from onnxad_ir.types import DataType, Dim, Shape, TensorType
 
 DOMAIN = "com.microsoft"
-
-Types = tuple[Type | None, ...]
 
 _MATMUL = {"alpha": 1.0, "transA": 0, "transB": 0, "transBatchA": 0, "transBatchB": 0}
 _ACTIVATION = {"activation": None, "activation_alpha": None, "activation_beta": None, "activation_gamma": None}
@@ -153,20 +151,15 @@ declare(DOMAIN, "DequantizeLinear", "x x_scale x_zero_point", "y", 2, axis=None)
 declare(DOMAIN, "QuantizeLinear", "x y_scale y_zero_point", "y", 2, axis=None)
 
 
-def _tensor(n: Node, i: int) -> TensorType | None:
-    v = n.inputs[i] if i < len(n.inputs) else None
-    return v.type if v is not None and isinstance(v.type, TensorType) else None
-
-
 @infer_shapes(*(f"{DOMAIN}.{op}" for op in ("Gelu", "FastGelu", "QuickGelu", "BiasSoftmax", "Inverse", "Trilu")))
 @infer_shapes(f"{DOMAIN}.RotaryEmbedding")
 def _like_first(ctx: Inference, n: Node) -> Types:
-    return (_tensor(n, 0),)
+    return (operand_type(n, 0),)
 
 
 @infer_shapes(f"{DOMAIN}.BiasGelu")
 def _bias_gelu(ctx: Inference, n: Node) -> Types:
-    a, b = _tensor(n, 0), _tensor(n, 1)
+    a, b = operand_type(n, 0), operand_type(n, 1)
     return (None if a is None or b is None else TensorType(a.dtype, broadcast(ctx, a.shape, b.shape)),)
 
 
@@ -193,7 +186,7 @@ def _operand(s: Shape | None, transpose: object, batch: object) -> Shape | None:
 
 @infer_shapes(*(f"{DOMAIN}.{op}" for op in ("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation")))
 def _fused_matmul(ctx: Inference, n: Node) -> Types:
-    a, b = _tensor(n, 0), _tensor(n, 1)
+    a, b = operand_type(n, 0), operand_type(n, 1)
     if a is None or b is None:
         return (None,)
     get = n.attributes.get
@@ -224,13 +217,13 @@ def _statistics(x: TensorType | None, axis: int = -1) -> TensorType | None:
 
 @infer_shapes(f"{DOMAIN}.SkipLayerNormalization", f"{DOMAIN}.SkipSimplifiedLayerNormalization")
 def _skip_normalization(ctx: Inference, n: Node) -> Types:
-    x = _tensor(n, 0)
+    x = operand_type(n, 0)
     return (x, _statistics(x), _statistics(x), x)[: len(n.outputs)]
 
 
 @infer_shapes("SimplifiedLayerNormalization")
 def _simplified(ctx: Inference, n: Node) -> Types:
-    x, scale, axis = _tensor(n, 0), _tensor(n, 1), n.attributes.get("axis", -1)
+    x, scale, axis = operand_type(n, 0), operand_type(n, 1), n.attributes.get("axis", -1)
     if x is None or scale is None or not isinstance(axis, int):
         return (None,) * len(n.outputs)
     return (TensorType(scale.dtype, x.shape), _statistics(x, axis))[: len(n.outputs)]
@@ -238,7 +231,7 @@ def _simplified(ctx: Inference, n: Node) -> Types:
 
 @infer_shapes(f"{DOMAIN}.EmbedLayerNormalization")
 def _embed(ctx: Inference, n: Node) -> Types:
-    ids, words = _tensor(n, 0), _tensor(n, 2)
+    ids, words = operand_type(n, 0), operand_type(n, 2)
     if words is None:
         return (None,) * len(n.outputs)
     if ids is None or ids.shape is None or words.shape is None:
@@ -248,9 +241,9 @@ def _embed(ctx: Inference, n: Node) -> Types:
     return (out, mask, out)[: len(n.outputs)]
 
 
-@infer_shapes(f"{DOMAIN}.MatMulNBits")
+@infer_shapes(f"{DOMAIN}.MatMulNBits", f"{DOMAIN}.MatMulBnb4")
 def _nbits(ctx: Inference, n: Node) -> Types:
-    a, cols = _tensor(n, 0), n.attributes.get("N")
+    a, cols = operand_type(n, 0), n.attributes.get("N")
     if a is None:
         return (None,)
     return (TensorType(a.dtype, (*a.shape[:-1], cols) if a.shape and isinstance(cols, int) else None),)
@@ -258,7 +251,7 @@ def _nbits(ctx: Inference, n: Node) -> Types:
 
 @infer_shapes(f"{DOMAIN}.DynamicQuantizeMatMul", f"{DOMAIN}.MatMulIntegerToFloat")
 def _quantized_matmul(ctx: Inference, n: Node) -> Types:
-    a, b, scale = _tensor(n, 0), _tensor(n, 1), _tensor(n, 2)
+    a, b, scale = operand_type(n, 0), operand_type(n, 1), operand_type(n, 2)
     if a is None or b is None or scale is None:
         return (None,)
     return (TensorType(scale.dtype, _product(ctx, a.shape, b.shape)),)
@@ -266,7 +259,7 @@ def _quantized_matmul(ctx: Inference, n: Node) -> Types:
 
 @infer_shapes(f"{DOMAIN}.DynamicQuantizeLSTM")
 def _quantized_lstm(ctx: Inference, n: Node) -> Types:
-    x, hidden = _tensor(n, 0), n.attributes.get("hidden_size")
+    x, hidden = operand_type(n, 0), n.attributes.get("hidden_size")
     if x is None:
         return (None,) * len(n.outputs)
     steps, batch = (ctx.fresh(), ctx.fresh()) if x.shape is None else x.shape[:2]
@@ -290,7 +283,13 @@ def _part(ctx: Inference, d: Dim, count: int | None) -> Dim:
 @infer_shapes(f"{DOMAIN}.MultiHeadAttention")
 def _multi_head(ctx: Inference, n: Node) -> Types:
     """The caches are [batch, heads, sequence, size]; keys that are already split like that are used as they are."""
-    q, k, v, past, heads = _tensor(n, 0), _tensor(n, 1), _tensor(n, 2), _tensor(n, 6), _number(n, "num_heads")
+    q, k, v, past, heads = (
+        operand_type(n, 0),
+        operand_type(n, 1),
+        operand_type(n, 2),
+        operand_type(n, 6),
+        _number(n, "num_heads"),
+    )
     if q is None or q.shape is None or len(q.shape) != 3 or heads is None:
         return (None if q is None else TensorType(q.dtype),) * len(n.outputs)
     batch, steps = q.shape[:2]
@@ -311,7 +310,7 @@ def _multi_head(ctx: Inference, n: Node) -> Types:
 @infer_shapes(f"{DOMAIN}.Attention")
 def _attention(ctx: Inference, n: Node) -> Types:
     """The width is that of the values, by default a third of the projection's; caches are stacked in front."""
-    x, w, past, sizes = _tensor(n, 0), _tensor(n, 1), _tensor(n, 4), n.attributes.get("qkv_hidden_sizes")
+    x, w, past, sizes = operand_type(n, 0), operand_type(n, 1), operand_type(n, 4), n.attributes.get("qkv_hidden_sizes")
     if x is None or x.shape is None or len(x.shape) != 3:
         return (None if x is None else TensorType(x.dtype),) * len(n.outputs)
     total = w.shape[1] if w is not None and w.shape is not None and len(w.shape) == 2 else ctx.fresh()
@@ -325,7 +324,7 @@ def _attention(ctx: Inference, n: Node) -> Types:
 @infer_shapes(f"{DOMAIN}.GroupQueryAttention")
 def _grouped(ctx: Inference, n: Node) -> Types:
     """A cache that is given may be longer or shorter than what is returned, which the run knows."""
-    q, k, past = _tensor(n, 0), _tensor(n, 1), _tensor(n, 3)
+    q, k, past = operand_type(n, 0), operand_type(n, 1), operand_type(n, 3)
     heads, pairs = _number(n, "num_heads"), _number(n, "kv_num_heads")
     if q is None or q.shape is None or len(q.shape) != 3 or heads is None or pairs is None:
         return (None if q is None else TensorType(q.dtype),) * len(n.outputs)
@@ -337,11 +336,11 @@ def _grouped(ctx: Inference, n: Node) -> Types:
 
 @infer_shapes(f"{DOMAIN}.DequantizeLinear")
 def _dequantize(ctx: Inference, n: Node) -> Types:
-    x, scale = _tensor(n, 0), _tensor(n, 1)
+    x, scale = operand_type(n, 0), operand_type(n, 1)
     return (None if x is None or scale is None else TensorType(scale.dtype, x.shape),)
 
 
 @infer_shapes(f"{DOMAIN}.QuantizeLinear")
 def _quantize(ctx: Inference, n: Node) -> Types:
-    x, zero = _tensor(n, 0), _tensor(n, 2)
+    x, zero = operand_type(n, 0), operand_type(n, 2)
     return (None if x is None else TensorType(DataType.UINT8 if zero is None else zero.dtype, x.shape),)

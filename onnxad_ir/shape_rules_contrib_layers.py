@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from onnxad_ir.core import Node
 from onnxad_ir.dims import floordiv
-from onnxad_ir.infer import Inference, infer_shapes
+from onnxad_ir.infer import Inference, Types, infer_shapes, operand_type
 from onnxad_ir.schema import declare
 from onnxad_ir.shape_rules_contrib import DOMAIN
-from onnxad_ir.types import DataType, TensorType, Type
-
-Types = tuple[Type | None, ...]
+from onnxad_ir.types import DataType, TensorType
 
 _WINDOW = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "strides": None}
 
@@ -38,67 +36,54 @@ declare(
 declare(DOMAIN, "Unique", "x", "y idx counts")
 
 
-def _first(n: Node) -> TensorType | None:
-    v = n.inputs[0]
-    return v.type if v is not None and isinstance(v.type, TensorType) else None
-
-
 @infer_shapes(*(f"{DOMAIN}.{op}" for op in ("BiasAdd", "GroupNorm", "SkipGroupNorm")))
 def _like_first(ctx: Inference, n: Node) -> Types:
-    return (_first(n),) * len(n.outputs)
+    return (operand_type(n, 0),) * len(n.outputs)
 
 
 @infer_shapes(f"{DOMAIN}.BiasSplitGelu")
 def _halved(ctx: Inference, n: Node) -> Types:
-    x = _first(n)
+    x = operand_type(n, 0)
     if x is None or not x.shape:
         return (x,)
     half = floordiv(x.shape[-1], 2)
     return (TensorType(x.dtype, (*x.shape[:-1], ctx.fresh() if half is None else half)),)
 
 
-@infer_shapes(f"{DOMAIN}.MatMulBnb4")
-def _bnb4(ctx: Inference, n: Node) -> Types:
-    a, cols = _first(n), n.attributes.get("N")
-    if a is None:
-        return (None,)
-    return (TensorType(a.dtype, (*a.shape[:-1], cols) if a.shape and isinstance(cols, int) else None),)
-
-
 @infer_shapes(*(f"{DOMAIN}.{op}" for op in ("ConvTransposeWithDynamicPads", "NhwcConv", "Pad")))
 def _same_rank(ctx: Inference, n: Node) -> Types:
-    x = _first(n)
+    x = operand_type(n, 0)
     return (x and TensorType(x.dtype, None if x.shape is None else tuple(ctx.fresh() for _ in x.shape)),)
 
 
 @infer_shapes(f"{DOMAIN}.ExpandDims")
 def _expanded(ctx: Inference, n: Node) -> Types:
-    x = _first(n)
+    x = operand_type(n, 0)
     return (x and TensorType(x.dtype, None if x.shape is None else tuple(ctx.fresh() for _ in (*x.shape, 0))),)
 
 
 @infer_shapes(f"{DOMAIN}.GatherND")
 def _gathered(ctx: Inference, n: Node) -> Types:
-    x = _first(n)
+    x = operand_type(n, 0)
     return (x and TensorType(x.dtype),)
 
 
 @infer_shapes(f"{DOMAIN}.CDist")
 def _distances(ctx: Inference, n: Node) -> Types:
     rows = [v.shape[0] if v is not None and v.shape else ctx.fresh() for v in n.inputs]
-    x = _first(n)
+    x = operand_type(n, 0)
     return (x and TensorType(x.dtype, tuple(rows)),)
 
 
 @infer_shapes(f"{DOMAIN}.Range")
 def _range(ctx: Inference, n: Node) -> Types:
-    x = _first(n)
+    x = operand_type(n, 0)
     return (x and TensorType(x.dtype, (ctx.fresh(),)),)
 
 
 @infer_shapes(f"{DOMAIN}.Unique")
 def _unique(ctx: Inference, n: Node) -> Types:
-    x, found = _first(n), (ctx.fresh(),)
+    x, found = operand_type(n, 0), (ctx.fresh(),)
     if x is None:
         return (None,) * len(n.outputs)
     every = (TensorType(x.dtype, found), TensorType(DataType.INT64, x.shape), TensorType(DataType.INT64, found))

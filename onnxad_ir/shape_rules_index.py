@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from onnxad_ir import dims
 from onnxad_ir.core import Node
-from onnxad_ir.infer import Inference, broadcast, infer_shapes, known, onnx_dtype
-from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type
-
-Types = tuple[Type | None, ...]
-
-
-def _tensor(n: Node, i: int) -> TensorType | None:
-    v = n.inputs[i] if i < len(n.inputs) else None
-    return v.type if v is not None and isinstance(v.type, TensorType) else None
+from onnxad_ir.infer import Inference, Types, broadcast, infer_shapes, known, onnx_dtype, operand_type
+from onnxad_ir.types import DataType, Dim, Shape, TensorType
 
 
 @infer_shapes("DepthToSpace", "SpaceToDepth")
 def _blocks(ctx: Inference, n: Node) -> Types | None:
-    a, b = _tensor(n, 0), n.attributes.get("blocksize")
+    a, b = operand_type(n, 0), n.attributes.get("blocksize")
     if a is None or not isinstance(b, int) or b < 1:
         return None
     if a.shape is None or len(a.shape) != 4:
@@ -33,7 +26,7 @@ def _blocks(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("CenterCropPad")
 def _center_crop_pad(ctx: Inference, n: Node) -> Types | None:
-    a, axes = _tensor(n, 0), n.attributes.get("axes")
+    a, axes = operand_type(n, 0), n.attributes.get("axes")
     if a is None:
         return None
     if a.shape is None:
@@ -48,7 +41,7 @@ def _center_crop_pad(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("GatherND")
 def _gather_nd(ctx: Inference, n: Node) -> Types | None:
-    a, i, batch = _tensor(n, 0), _tensor(n, 1), n.attributes.get("batch_dims", 0)
+    a, i, batch = operand_type(n, 0), operand_type(n, 1), n.attributes.get("batch_dims", 0)
     if a is None or i is None or not isinstance(batch, int):
         return None
     if a.shape is None or not i.shape or not isinstance(k := i.shape[-1], int):
@@ -58,13 +51,13 @@ def _gather_nd(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("TensorScatter")
 def _tensor_scatter(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     return None if a is None else (a,)
 
 
 @infer_shapes("Compress")
 def _compress(ctx: Inference, n: Node) -> Types | None:
-    a, axis = _tensor(n, 0), n.attributes.get("axis")
+    a, axis = operand_type(n, 0), n.attributes.get("axis")
     if a is None:
         return None
     if axis is None:
@@ -77,7 +70,7 @@ def _compress(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("OneHot")
 def _one_hot(ctx: Inference, n: Node) -> Types | None:
-    i, values, axis = _tensor(n, 0), _tensor(n, 2), n.attributes.get("axis", -1)
+    i, values, axis = operand_type(n, 0), operand_type(n, 2), n.attributes.get("axis", -1)
     if i is None or values is None or not isinstance(axis, int):
         return None
     if i.shape is None:
@@ -90,7 +83,7 @@ def _one_hot(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Unique")
 def _unique(ctx: Inference, n: Node) -> Types | None:
-    a, axis = _tensor(n, 0), n.attributes.get("axis")
+    a, axis = operand_type(n, 0), n.attributes.get("axis")
     if a is None:
         return None
     count: Dim = ctx.fresh()
@@ -110,13 +103,13 @@ def _unique(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Det")
 def _det(ctx: Inference, n: Node) -> Types | None:
-    a = _tensor(n, 0)
+    a = operand_type(n, 0)
     return None if a is None else (TensorType(a.dtype, None if a.shape is None else a.shape[:-2]),)
 
 
 @infer_shapes("EyeLike")
 def _eye_like(ctx: Inference, n: Node) -> Types | None:
-    a, to = _tensor(n, 0), n.attributes.get("dtype")
+    a, to = operand_type(n, 0), n.attributes.get("dtype")
     if a is None:
         return None
     return (TensorType(onnx_dtype(to) if isinstance(to, int) else a.dtype, a.shape),)
@@ -125,7 +118,7 @@ def _eye_like(ctx: Inference, n: Node) -> Types | None:
 @infer_shapes("Einsum")
 def _einsum(ctx: Inference, n: Node) -> Types | None:
     """An extent per label; an ellipsis has the extents of all its occurrences broadcast together."""
-    equation, first = n.attributes.get("equation"), _tensor(n, 0)
+    equation, first = n.attributes.get("equation"), operand_type(n, 0)
     if not isinstance(equation, str) or first is None:
         return None
     left, arrow, right = equation.replace(" ", "").replace("...", ".").partition("->")
@@ -138,7 +131,7 @@ def _einsum(ctx: Inference, n: Node) -> Types | None:
     extents: dict[str, Dim] = {}
     batch: Shape | None = ()
     for i, term in enumerate(terms):
-        t = _tensor(n, i)
+        t = operand_type(n, i)
         if t is None or t.shape is None:
             batch = None if "." in term else batch
             continue

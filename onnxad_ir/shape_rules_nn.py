@@ -6,15 +6,8 @@ from collections.abc import Sequence
 
 from onnxad_ir import dims
 from onnxad_ir.core import Node
-from onnxad_ir.infer import Inference, infer_shapes, known
-from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type
-
-Types = tuple[Type | None, ...]
-
-
-def _tensor(n: Node, i: int) -> TensorType | None:
-    v = n.inputs[i] if i < len(n.inputs) else None
-    return v.type if v is not None and isinstance(v.type, TensorType) else None
+from onnxad_ir.infer import Inference, Types, infer_shapes, known, operand_type
+from onnxad_ir.types import DataType, Dim, Shape, TensorType
 
 
 def _rank(n: Node, *shapes: Shape | None) -> int | None:
@@ -72,7 +65,7 @@ def _windows(ctx: Inference, n: Node, spatial: Shape, kernel: Sequence[Dim]) -> 
 
 @infer_shapes("Conv")
 def _conv(ctx: Inference, n: Node) -> Types | None:
-    x, w = _tensor(n, 0), _tensor(n, 1)
+    x, w = operand_type(n, 0), operand_type(n, 1)
     if x is None or w is None:
         return None
     r = _rank(n, x.shape, w.shape)
@@ -88,7 +81,7 @@ def _conv(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("ConvTranspose")
 def _conv_transpose(ctx: Inference, n: Node) -> Types | None:
-    x, w = _tensor(n, 0), _tensor(n, 1)
+    x, w = operand_type(n, 0), operand_type(n, 1)
     if x is None or w is None:
         return None
     r = _rank(n, x.shape, w.shape)
@@ -126,7 +119,7 @@ def _conv_transpose(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("MaxPool", "AveragePool", "LpPool")
 def _pool(ctx: Inference, n: Node) -> Types | None:
-    x, kernel = _tensor(n, 0), n.attributes.get("kernel_shape")
+    x, kernel = operand_type(n, 0), n.attributes.get("kernel_shape")
     if x is None or not isinstance(kernel, tuple):
         return None
     if x.shape is None:
@@ -138,7 +131,7 @@ def _pool(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 def _global_pool(ctx: Inference, n: Node) -> Types | None:
-    x = _tensor(n, 0)
+    x = operand_type(n, 0)
     if x is None:
         return None
     return (TensorType(x.dtype, None if x.shape is None else (*x.shape[:2], *(1,) * (len(x.shape) - 2))),)
@@ -146,7 +139,7 @@ def _global_pool(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("BatchNormalization")
 def _batch_normalization(ctx: Inference, n: Node) -> Types | None:
-    x, mean = _tensor(n, 0), _tensor(n, 3)
+    x, mean = operand_type(n, 0), operand_type(n, 3)
     if x is None or (mean is None and len(n.outputs) > 1):
         return None
     return (x, mean, mean)[: len(n.outputs)]
@@ -154,7 +147,7 @@ def _batch_normalization(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("LayerNormalization")
 def _layer_normalization(ctx: Inference, n: Node) -> Types | None:
-    x, axis = _tensor(n, 0), n.attributes.get("axis", -1)
+    x, axis = operand_type(n, 0), n.attributes.get("axis", -1)
     if x is None or not isinstance(axis, int):
         return None
     stash = DataType(n.attributes.get("stash_type", 1))
@@ -168,7 +161,7 @@ def _layer_normalization(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Resize")
 def _resize(ctx: Inference, n: Node) -> Types | None:
-    x = _tensor(n, 0)
+    x = operand_type(n, 0)
     if x is None or x.shape is None:
         return None if x is None else (TensorType(x.dtype),)
     rank = len(x.shape)
@@ -197,9 +190,9 @@ def _resize(ctx: Inference, n: Node) -> Types | None:
 @infer_shapes("Attention")
 def _attention(ctx: Inference, n: Node) -> Types | None:
     """Onnx's own inference, but where a rank is unknown: it then makes scalars of some results (seen in 1.23)."""
-    queries = _tensor(n, 0)
+    queries = operand_type(n, 0)
     if queries is None or all(v is None or v.shape is not None for v in (*n.inputs[:3], *n.inputs[4:6])):
         return None
-    keys, values = _tensor(n, 1), _tensor(n, 2)
+    keys, values = operand_type(n, 1), operand_type(n, 2)
     dtypes = [None if t is None else t.dtype for t in (queries, keys, values, queries)]
     return tuple(None if d is None else TensorType(d) for d in dtypes)[: len(n.outputs)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from onnxad_ir.core import Graph, Node
-from onnxad_ir.infer import Inference, infer_shapes, onnx_dtype
-from onnxad_ir.types import DataType, TensorType, Type
+from onnxad_ir.infer import Inference, Types, infer_shapes, onnx_dtype
+from onnxad_ir.types import DataType, TensorType
 
 
 @infer_shapes("ai.onnx.preview.FlexAttention")
-def _flex_attention(ctx: Inference, n: Node) -> tuple[Type | None, ...]:
+def _flex_attention(ctx: Inference, n: Node) -> Types:
     q, k, v = (None if x is None else x.type for x in n.inputs[:3])
     if not isinstance(q, TensorType):
         return (None,)

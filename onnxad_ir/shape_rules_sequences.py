@@ -6,20 +6,18 @@ A symbol in the type of a sequence's elements is another extent in every element
 from __future__ import annotations
 
 from onnxad_ir.core import Node
-from onnxad_ir.infer import Inference, infer_shapes, known_ints, onnx_dtype
+from onnxad_ir.infer import Inference, Types, infer_shapes, known_ints, onnx_dtype
 from onnxad_ir.region_rules import element, merge_types
-from onnxad_ir.types import DataType, SequenceType, TensorType, Type
-
-Types = tuple[Type | None, ...] | None
+from onnxad_ir.types import DataType, SequenceType, TensorType
 
 
 @infer_shapes("SequenceEmpty")
-def _empty(ctx: Inference, n: Node) -> Types:
+def _empty(ctx: Inference, n: Node) -> Types | None:
     return (SequenceType(TensorType(onnx_dtype(n.attributes.get("dtype", DataType.FLOAT)))),)
 
 
 @infer_shapes("SequenceConstruct")
-def _construct(ctx: Inference, n: Node) -> Types:
+def _construct(ctx: Inference, n: Node) -> Types | None:
     types = [None if v is None else v.type for v in n.inputs]
     t = types[0]
     for other in types[1:]:
@@ -28,13 +26,13 @@ def _construct(ctx: Inference, n: Node) -> Types:
 
 
 @infer_shapes("SequenceAt")
-def _at(ctx: Inference, n: Node) -> Types:
+def _at(ctx: Inference, n: Node) -> Types | None:
     v = n.inputs[0]
     return (element(ctx, v.type),) if v is not None and isinstance(v.type, SequenceType) else None
 
 
 @infer_shapes("SequenceInsert")
-def _insert(ctx: Inference, n: Node) -> Types:
+def _insert(ctx: Inference, n: Node) -> Types | None:
     sequence, v = n.inputs[:2]
     if sequence is None or v is None or not isinstance(sequence.type, SequenceType):
         return None
@@ -42,17 +40,17 @@ def _insert(ctx: Inference, n: Node) -> Types:
 
 
 @infer_shapes("SequenceErase")
-def _erase(ctx: Inference, n: Node) -> Types:
+def _erase(ctx: Inference, n: Node) -> Types | None:
     return None if n.inputs[0] is None else (n.inputs[0].type,)
 
 
 @infer_shapes("SequenceLength")
-def _length(ctx: Inference, n: Node) -> Types:
+def _length(ctx: Inference, n: Node) -> Types | None:
     return (TensorType(DataType.INT64, ()),)
 
 
 @infer_shapes("SplitToSequence")
-def _split(ctx: Inference, n: Node) -> Types:
+def _split(ctx: Inference, n: Node) -> Types | None:
     v = n.inputs[0]
     if v is None or not isinstance(v.type, TensorType) or v.type.shape is None:
         return None
