@@ -73,6 +73,16 @@ class Timing(Watcher):
         return columns(rows, right=(1, 2, 3, 4, 5))
 
 
+class Blame(Watcher):
+    """Remembers which pass failed."""
+
+    def __init__(self) -> None:
+        self.culprit: Pass | None = None
+
+    def failed(self, p: Pass, model: Model, error: Exception) -> None:
+        self.culprit = p
+
+
 class Progress(Watcher):
     """A bar on a terminal that shows which pass is running, once a pipeline takes long. Erases itself."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from onnxad_cli.instruments import Progress
@@ -24,35 +27,45 @@ Read an ONNX model, run passes over it in the order given, and write it.
   onnxad-opt model.onnx --pass='gradient{inputs=w,b}' --pass=simplify -o grad.onnx --check
   onnxad-opt model.onnx --pass-pipeline='inline-functions,fold-shapes,reverse{inputs=x,w}' -o adj.onnx
 
-A pass whose result another needs runs by itself before it. Files are read and written by their suffix:
-.onnx (binary), .onnxtxt, .json and .oir (the IR's own text). "-" is a pipe: what is read from standard input
-is recognised by its first byte, what is written to standard output is binary unless --to says otherwise.
+A pass whose result another needs runs by itself before it. Files are read and written by their suffix: .onnx
+and .pb (binary), .onnxtxt, .json and .oir (the IR's own text). "-" is a pipe: what is read from standard input
+is recognised by how it begins, what is written to standard output is binary unless --to says otherwise.
 Without -o, the IR is printed for people, big constants left out, unless --check or --report asks for a table.
 """
 _EPILOG = """\
 Results go to standard output, everything else to standard error. The output file is written whole or not at
 all. Exit status: 0 done; 1 the model or the pipeline cannot be done, or --check found a wrong derivative; 2
-bad usage.
+bad usage: an option, a pass, a file or a value that is not there.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    debug = "--debug" in (sys.argv if argv is None else argv)
+    if sys.stderr is None:  # closed: talk is lost, rather than told to standard output
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull)  # noqa: SIM115  (what is written to it fails, and says so)
     try:
-        args = _parser().parse_args(argv)
-    except SystemExit as e:
-        return int(e.code or 0)
-    try:
-        return _run(args)
+        status = _run(_parse(argv))
+        sys.stdout.flush()
+        return status
     except BrokenPipeError:  # the reader of our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _abandon_stdout()
         return FAILED
     except KeyboardInterrupt:
         return 130
+    except SystemExit as e:  # --help
+        return int(e.code or 0)
     except Exception as error:
-        if args.debug:
-            raise
+        if debug:
+            traceback.print_exc()
         return _explain(error)
+
+
+def _abandon_stdout() -> None:
+    """Have nothing that is still to be written raise once more when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _explain(error: Exception) -> int:
@@ -62,12 +75,34 @@ def _explain(error: Exception) -> int:
         return _fail(str(error), USAGE)
     if isinstance(error, OnnxadError):
         return _fail(str(error), FAILED)
+    if isinstance(error, io.UnsupportedOperation):
+        return _fail("standard output is closed", FAILED)
     if isinstance(error, OSError):
-        return _fail(f"{error.filename or 'file'}: {error.strerror or error}", FAILED)
+        if error.filename is None:
+            _abandon_stdout()
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", FAILED)
     if isinstance(error, MemoryError):
         return _fail("out of memory", FAILED)
+    whose = "onnxad"
+    inside = ""
+    if isinstance(error, _PassFailed):
+        module = type(error.culprit).__module__
+        whose = "onnxad" if module.startswith("onnxad_") else module
+        inside = f" in pass {error.culprit.name!r}"
+        error = error.error
     what = f"{type(error).__name__}: {error}".strip()
-    return _fail(f"internal error, {what}\nThis is a fault of onnxad; --debug shows where it happened.", FAILED)
+    return _fail(
+        f"internal error{inside}, {what}\nThis is a fault of {whose}; --debug shows where it happened.", FAILED
+    )
+
+
+class _PassFailed(Exception):
+    """A pass raised what no pass should."""
+
+    def __init__(self, culprit: Pass, error: Exception):
+        super().__init__(str(error))
+        self.culprit = culprit
+        self.error = error
 
 
 def _fail(message: str, status: int) -> int:
@@ -75,28 +110,57 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line, raised like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        from onnxad_ir.diagnostics import UsageError
+
+        raise UsageError(f"{message} (--help lists the options)")
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments. Raises UsageError for those that are unknown, or say nothing together."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    for word in rest:
+        if not word.startswith("-"):
+            parser.error(f"one model is read, {args.model!r}, so what is {word!r}? -o FILE names the output")
+        known = [s for a in parser._actions for s in a.option_strings if s.startswith("--")]
+        near = get_close_matches(word.partition("=")[0], known, n=1)
+        parser.error(f"unrecognized arguments: {word}" + (f"; did you mean {near[0]}?" if near else ""))
+    if not args.check:
+        for option in ("dim", "check_inputs", "check_engine"):
+            if getattr(args, option):
+                parser.error(f"--{option.replace('_', '-')} says how to check: add --check")
+    if args.external_data is not None and args.output is None:
+        parser.error("--external-data says how to write: add -o FILE")
+    return args
+
+
 def _parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
+    p = _Parser(
         prog="onnxad-opt",
+        usage="onnxad-opt [options] [model]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     formats = ("onnx", "onnxtxt", "json", "oir")
-    p.add_argument("model", nargs="?", help='the model to read, "-" for standard input')
+    p.add_argument("model", nargs="?", help='the file to read, "-" for standard input')
     p.add_argument("-o", "--output", metavar="FILE", help='where to write, "-" for standard output')
     p.add_argument("--from", dest="source", choices=formats, help="format of the model read, whatever its suffix")
     p.add_argument("--to", dest="target", choices=formats, help="format of the model written, whatever its suffix")
     p.add_argument(
         "--external-data",
         choices=("keep", "copy", "write"),
-        default="keep",
-        help="weights in files of their own: refer to them where they are (default), copy them beside the "
-        "output, or write all weights to a new file <output>.data",
+        help="weights in files of their own: keep (default) refers to them where they are, which is the output's "
+        "folder or below; copy puts copies there; write does, and moves large weights out of the model, "
+        "into <output>.data",
     )
     p.add_argument("--version", action="store_true", help="print the version")
-    p.add_argument("--debug", action="store_true", help="show tracebacks")
+    p.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     g = p.add_argument_group("passes")
     text = 'a pass, with options in braces: reverse, "reverse{inputs=x,w outputs=y}"; may be repeated'
@@ -113,7 +177,13 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     g = p.add_argument_group("watching (on standard error)")
-    g.add_argument("--print-ir-after", action="append", default=[], metavar="PASS", help="print the IR after a pass")
+    g.add_argument(
+        "--print-ir-after",
+        action="append",
+        default=[],
+        metavar="PASS",
+        help="print the IR after a pass; may be repeated",
+    )
     g.add_argument("--print-ir-after-all", action="store_true", help="after every pass")
     g.add_argument("--print-ir-after-change", action="store_true", help="after every pass that changed the model")
     g.add_argument("--print-ir-after-failure", action="store_true", help="as a failing pass left it")
@@ -129,22 +199,22 @@ def _parser() -> argparse.ArgumentParser:
     g.add_argument(
         "--check",
         action="store_true",
-        help="compare each derivative with finite differences in a runtime; without a derivative pass, both "
-        "modes of the model",
+        help="compare each derivative with finite differences of the model in a runtime; without a derivative pass, "
+        "those of both modes, after the passes that there are",
     )
     g.add_argument("--check-inputs", metavar="FILE", help="a .npz file of inputs to check at (default: random ones)")
     g.add_argument(
         "--check-engine",
         choices=("auto", "onnxruntime", "reference"),
-        default="auto",
-        help="what runs the models (default: ONNX Runtime, else onnx's reference evaluator)",
+        help="what runs the models (default: auto, in double precision where ONNX Runtime or else onnx's reference "
+        "evaluator can)",
     )
     g.add_argument(
         "--dim",
         action="append",
         default=[],
         metavar="NAME=N",
-        help="extent of a symbolic dimension to check at",
+        help="extent of a symbolic dimension to check at; may be repeated",
     )
     return p
 
@@ -176,7 +246,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _optimize(args: argparse.Namespace) -> int:
     from onnxad_cli import files, instruments
-    from onnxad_ir.diagnostics import UsageError
+    from onnxad_ir.diagnostics import OnnxadError, UsageError
     from onnxad_passes.manager import PassManager
     from onnxad_passes.pipeline import parse_pipeline
     from onnxad_passes.registry import lookup
@@ -186,13 +256,11 @@ def _optimize(args: argparse.Namespace) -> int:
         raise UsageError(
             "--check has no differences of second order; a Hessian is gradient, then jacobian{outputs=grad_x inputs=x}"
         )
-    for name in args.print_ir_after:
-        lookup(name)
     dims, feeds = _dims(args.dim), files.read_arrays(args.check_inputs) if args.check_inputs else None
-    target = files.check_target(args.output, args.target) if args.output else None
-    model = files.read(args.model, args.source)
+    target = None if args.output is None else files.check_target(args.output, args.target, args.external_data)
 
-    watchers: list[Any] = []
+    blame = instruments.Blame()
+    watchers: list[Any] = [blame]
     timing = instruments.Timing() if args.timing else None
     if timing is not None:
         watchers.append(timing)
@@ -210,6 +278,13 @@ def _optimize(args: argparse.Namespace) -> int:
     )
     # no verification after a pass means none before the first either: the model is taken as it is
     manager = PassManager(passes, verify_each=not args.no_verify_each, instruments=watchers)
+    plan = list(dict.fromkeys(p.name for p in manager.plan()))
+    for name in args.print_ir_after:
+        if lookup(name).name not in plan:
+            raise UsageError(f"--print-ir-after: no pass {name!r} runs ({', '.join(plan) or 'the pipeline is empty'})")
+    model = files.read(args.model, args.source)
+    if target is not None:
+        files.check_data(model, args.output, args.external_data)
     bar = instruments.Progress(sys.stderr, len(manager.plan())) if instruments.at_terminal() else None
     if bar is not None:
         manager.instruments = (bar, *watchers)
@@ -219,6 +294,10 @@ def _optimize(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     try:
         manager.run(model)
+    except (OnnxadError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise error if blame.culprit is None else _PassFailed(blame.culprit, error) from error
     finally:
         if bar is not None:
             bar.clear()
@@ -241,7 +320,7 @@ def _print(model: Model, format: str | None) -> None:
     from onnxad_ir.printer import print_model
 
     if format is not None:
-        files.write(model, files.PIPE, files.check_target(files.PIPE, format), "keep")
+        files.write(model, files.PIPE, files.check_target(files.PIPE, format))
     else:
         sys.stdout.write(print_model(model, large="elide"))
         sys.stdout.flush()
@@ -303,9 +382,14 @@ def _check(
 ) -> int:
     """Check each derivative pass: the model it found, or the one that was read, against the one it left."""
     from onnxad_passes.check import check_derivatives
+    from onnxad_passes.forward import Forward
+    from onnxad_passes.reverse import Reverse
 
     jobs: list[tuple[Model, Model | None, Any]] = [(loaded, None, None)]
-    if points:
+    if not points and args.passes:  # derivatives of the model they left, which should be those of the model before
+        before = loaded if _same_signature(loaded, final) else final
+        jobs = [(before, _derived(final, p), p) for p in (Forward(), Reverse())]
+    elif points:
         befores = [m for _, m in points]
         g, first = loaded.graph, points[0][0]
         named = {*(first.inputs or ()), *(_sinks(first) or ())}
@@ -325,7 +409,7 @@ def _check(
             layout=getattr(p, "layout", "single"),
             feeds=feeds,
             dims=dims,
-            engine=args.check_engine,
+            engine=args.check_engine or "auto",
             progress=None if bar is None else lambda done, total: bar.show("check", done, total),
         )
         if bar is not None:
@@ -335,6 +419,20 @@ def _check(
     if status != OK:
         print("onnxad-opt: error: a derivative is wrong, so nothing is written", file=sys.stderr)
     return status
+
+
+def _same_signature(a: Model, b: Model) -> bool:
+    """True where two models take and give values of the same names and ranks."""
+    ends = [[(v.name, v.rank) for v in (*m.graph.inputs, *m.graph.outputs)] for m in (a, b)]
+    return ends[0] == ends[1]
+
+
+def _derived(model: Model, p: Pass) -> Model:
+    from onnxad_passes.manager import PassManager
+
+    model = _copy(model)
+    PassManager([p]).run(model)
+    return model
 
 
 if __name__ == "__main__":

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper, parser
+
+from onnxad_cli.opt import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,8 +85,15 @@ def test_truncated_file(fails, mlp):
         fails(1, "truncated|not an ONNX model", mlp, "--pass=reverse")
 
 
-def test_no_such_file(fails, tmp_path):
-    fails(1, "nowhere.onnx: No such file", tmp_path / "nowhere.onnx")
+def test_no_such_file(fails, mlp, tmp_path):
+    """What the caller names and is not there is bad usage, be it the model, the inputs of a check or a pass."""
+    fails(2, "nowhere.onnx: No such file", tmp_path / "nowhere.onnx")
+    fails(2, "nowhere: No such file", tmp_path / "nowhere")
+    fails(2, "the name of the model is empty", "")
+    fails(2, "is a folder", tmp_path)
+    if os.geteuid() != 0:
+        mlp.chmod(0)
+        fails(2, "Permission denied", mlp)
 
 
 def _external(folder, location):
@@ -148,9 +159,23 @@ def test_wrong_pass_option(fails, mlp):
 
 def test_wrong_command_option(fails, mlp):
     fails(2, "unrecognized arguments: --pas=reverse", mlp, "--pas=reverse")
+    fails(2, "--chek; did you mean --check", mlp, "--chek")
+    fails(2, "one model is read, '.*', so what is 'b.onnx'", mlp, "b.onnx")
+    fails(2, "--pass: expected one argument", mlp, "--pass")
     fails(2, "invalid choice: 'yaml'", mlp, "--to=yaml")
     fails(2, "--dim takes NAME=N", mlp, "--pass=reverse", "--check", "--dim=N:3")
     fails(2, "no symbolic dimension 'M'", mlp, "--pass=reverse", "--check", "--dim=M=3")
+
+
+def test_an_option_that_says_nothing_is_an_error(fails, mlp, tmp_path):
+    np.savez(tmp_path / "in.npz", x=np.ones((2, 3), np.float32))
+    fails(2, "--dim says how to check: add --check", mlp, "--pass=reverse", "--dim=N=3")
+    fails(2, "--check-inputs says how to check", mlp, "--pass=reverse", "--check-inputs", tmp_path / "in.npz")
+    fails(2, "--check-engine says how to check", mlp, "--pass=reverse", "--check-engine=reference")
+    fails(2, "--external-data says how to write", mlp, "--external-data=copy", output=False)
+    fails(2, "a pipe has no folder", mlp, "--external-data=copy", "-o", "-", output=False)
+    fails(2, r"no pass 'dce' runs \(inline-functions, .*reverse\)", mlp, "--pass=reverse", "--print-ir-after=dce")
+    fails(2, r"no pass 'dce' runs \(the pipeline is empty\)", mlp, "--print-ir-after=dce")
 
 
 def test_no_model(fails):
@@ -224,7 +249,11 @@ def test_unwritable_output(fails, mlp, tmp_path):
     (tmp_path / "folder.onnx").mkdir()
     fails(2, "no folder", mlp, "--pass=reverse", "-o", tmp_path / "no" / "such.onnx", output=False)
     fails(2, "is a folder", mlp, "--pass=reverse", "-o", tmp_path / "folder.onnx", output=False)
+    fails(2, "the name of the output is empty", mlp, "--pass=reverse", "-o", "", output=False)
     if os.geteuid() != 0:
+        (tmp_path / "old.onnx").write_bytes(b"precious")
+        (tmp_path / "old.onnx").chmod(0o400)
+        fails(2, "may not be written", mlp, "-o", tmp_path / "old.onnx", output=False)
         (tmp_path / "folder.onnx").chmod(0o500)
         fails(2, "cannot be written", mlp, "-o", tmp_path / "folder.onnx" / "a.onnx", output=False)
 
@@ -244,6 +273,8 @@ def test_check_inputs(fails, mlp, tmp_path):
     fails(2, "no.npz: No such file", mlp, "--pass=reverse", "--check", "--check-inputs", tmp_path / "no.npz")
     (tmp_path / "bad.npz").write_bytes(b"junk")
     fails(2, "not a .npz file", mlp, "--pass=reverse", "--check", "--check-inputs", tmp_path / "bad.npz")
+    np.save(tmp_path / "one.npy", np.ones(3))
+    fails(2, "one array without a name", mlp, "--pass=reverse", "--check", "--check-inputs", tmp_path / "one.npy")
     np.savez(tmp_path / "odd.npz", q=np.ones(2))
     fails(2, "no input 'q'", mlp, "--pass=reverse", "--check", "--check-inputs", tmp_path / "odd.npz")
 
@@ -260,7 +291,83 @@ def test_faults_of_ours_are_called_so(opt, mlp, monkeypatch):
 
     monkeypatch.setattr(Reverse, "run", lambda self, model: 1 / 0)
     status, _, err = opt(mlp, "--pass=reverse")
-    assert status == 1 and "internal error, ZeroDivisionError" in err and "--debug" in err
+    assert status == 1 and "internal error in pass 'reverse', ZeroDivisionError" in err
+    assert "a fault of onnxad;" in err and "--debug" in err
+
+
+def test_faults_of_a_pass_of_others_are_theirs(opt, mlp, monkeypatch):
+    from onnxad_passes.reverse import Reverse
+
+    class Theirs(Reverse):
+        def run(self, model):
+            raise KeyError("gone")
+
+    Theirs.__module__ = "their_package.passes"
+    monkeypatch.setattr("onnxad_passes.pipeline.lookup", lambda name: Theirs)
+    status, _, err = opt(mlp, "--pass=reverse")
+    assert status == 1 and "a fault of their_package.passes;" in err
+
+
+def test_debug_shows_the_traceback_and_keeps_the_status(mlp, capsys):
+    assert main([str(mlp), "--pass=reverse{inputs=nope}", "--debug"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback") and err.splitlines()[-1].startswith("onnxad-opt: error: the model has no value")
+
+
+def test_external_data_is_looked_at_before_the_pipeline_runs(opt, tmp_path, monkeypatch):
+    from onnxad_passes.reverse import Reverse
+
+    monkeypatch.setattr(Reverse, "run", lambda self, model: 1 / 0)
+    (tmp_path / "a").mkdir()
+    path = _external(tmp_path / "a", "w.bin")
+    assert opt(path, "--pass=reverse", "-o", tmp_path / "m.onnx")[0] == 1  # a folder above: the pass runs, and fails
+    (tmp_path / "b").mkdir()
+    status, _, err = opt(path, "--pass=reverse", "-o", tmp_path / "b" / "m.onnx")
+    assert status == 2 and "--external-data=copy" in err
+
+
+@pytest.mark.parametrize(
+    "redirection, status, message",
+    [
+        ("- <&-", 2, "standard input is closed"),
+        ("{} >&-", 1, "standard output is closed"),
+        ("{} -o - >&-", 1, "standard output is closed"),
+        ("--list-passes >&-", 1, "standard output is closed"),
+        ("{} >/dev/full", 1, "standard output: No space left"),
+        ("{} -o - >/dev/full", 1, "standard output: No space left"),
+        ("--list-passes >/dev/full", 1, "standard output: No space left"),
+        ("{} --pass=nonsense 2>&-", 2, ""),
+        ("{} -o {}.oir >&-", 0, ""),
+    ],
+)
+def test_closed_and_full_streams(mlp, redirection, status, message):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if "/dev/full" in redirection and not os.path.exists("/dev/full"):
+        pytest.skip("this system has no device that is always full")
+    line = f"{sys.executable} -m onnxad_cli.opt {redirection.replace('{}', str(mlp))}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == status and done.stdout == ""
+    assert done.stderr.startswith(f"onnxad-opt: error: {message}") if message else done.stderr == ""
+    assert done.stderr.count("\n") == bool(message)
+
+
+def test_interrupted(mlp, tmp_path):
+    """Ctrl-C while the model is awaited: a silent end with the status that shells use for it."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; print('ready', flush=True); from onnxad_cli.opt import main; sys.exit(main())",
+    ]
+    p = subprocess.Popen(
+        [*command, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+    )
+    assert p.stdout.readline() == b"ready\n"
+    p.stdin.write(b"model <")
+    p.stdin.flush()
+    time.sleep(1)  # until it reads
+    p.send_signal(signal.SIGINT)
+    assert p.communicate() == (b"", b"") and p.returncode == 130
 
 
 def test_as_a_process(mlp, tmp_path):

@@ -115,8 +115,8 @@ def test_a_derivative_model_has_no_dead_identity_or_duplicate_node(opt, save, tm
         assert len(keys) == len(set(keys))
 
 
-def test_print_ir_options(opt, mlp):
-    err = opt(mlp, "--pass-pipeline=cse,reverse", "--print-ir-after=reverse", "-o", os.devnull, "--to=onnx")[2]
+def test_print_ir_options(opt, mlp, tmp_path):
+    err = opt(mlp, "--pass-pipeline=cse,reverse", "--print-ir-after=reverse", "-o", tmp_path / "o.onnx")[2]
     assert err.count("IR after") == 1 and "%adj_x" in err
     text = err.split("-----\n", 1)[1]
     assert "%adj_x" in print_model(parse_model(text))  # a dump can be pasted back
@@ -205,6 +205,25 @@ def test_check_without_a_derivative_pass_checks_both_modes(opt, mlp):
     assert status == 0 and "forward  fwd_y" in text and "reverse  adj_x" in text
 
 
+def test_check_of_passes_that_are_no_derivative(opt, mlp, save, tmp_path, monkeypatch):
+    """What they left is differentiated, and compared with the model that was read."""
+    status, text, _ = opt(mlp, "--pass=simplify", "--check", "-o", tmp_path / "s.onnx")
+    assert status == 0 and "forward  fwd_y   x" in text and "reverse  adj_x" in text
+    assert "k=" in opt(mlp, "--pass=vectorize{inputs=x dim=k}", "--check")[1]  # another signature: checked by itself
+    simplify = sys.modules["onnxad_passes.simplify"].Simplify
+    run = simplify.run
+
+    def wrong(self, model):
+        run(self, model)
+        node = next(n for n in model.graph.nodes if n.op_type == "Tanh")
+        node.op_type = "Sin"
+        return True
+
+    monkeypatch.setattr(simplify, "run", wrong)
+    status, text, _ = opt(mlp, "--pass=simplify", "--check", "-o", tmp_path / "wrong.onnx")
+    assert status == 1 and "WRONG" in text and not (tmp_path / "wrong.onnx").exists()
+
+
 def test_check_of_second_order(opt, mlp):
     status, text, _ = opt(mlp, "--pass=reverse", "--pass=forward", "--check")
     assert status == 0 and "fwd_adj_x  adj_y" in text and text.count("comparisons agree") == 2
@@ -267,6 +286,18 @@ def test_pipes(mlp, tmp_path, form):
         check=True,
     )
     assert b"agree" in second.stdout and second.stderr == b""
+    check_adjoint(tmp_path / "adj.onnx")
+
+
+def test_named_pipes(mlp, tmp_path):
+    """A pipe with a name is recognised as standard input is, and written to as standard output is."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "onnxad_cli.opt"]
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    first = subprocess.Popen([*command, str(mlp), "--pass=fold-shapes", "-o", str(pipe)], env=env)
+    subprocess.run([*command, str(pipe), "--pass=reverse", "-o", str(tmp_path / "adj.onnx")], env=env, check=True)
+    assert first.wait(60) == 0 and pipe.is_fifo()
     check_adjoint(tmp_path / "adj.onnx")
 
 
