@@ -15,7 +15,7 @@ from onnxad_ir import schema
 from onnxad_ir.core import Graph, Node, Value
 from onnxad_ir.infer import onnx_dtype
 from onnxad_ir.traverse import crossings, is_control
-from onnxad_ir.types import DataType, OptionalType, SequenceType, TensorType, Type
+from onnxad_ir.types import DataType, TensorType, Type, held
 
 #: Operators whose result has the element type that an attribute names.
 _NAMED = {
@@ -194,8 +194,7 @@ def mentioned(graph: Graph) -> set[DataType]:
 
 def element_of(t: Type | None) -> DataType | None:
     """The element type of a tensor, or of the tensors in a sequence or optional; None where it is unknown."""
-    while isinstance(t, SequenceType | OptionalType):
-        t = t.elem
+    t = held(t)
     return t.dtype if isinstance(t, TensorType) else None
 
 

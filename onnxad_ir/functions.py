@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onnxad_ir import dims
 from onnxad_ir.core import Function, Node, Value
-from onnxad_ir.types import Dim, OptionalType, SequenceType, TensorType, Type
+from onnxad_ir.types import Dim, OptionalType, SequenceType, TensorType, Type, map_tensors
 
 if TYPE_CHECKING:
     from onnxad_ir.infer import Inference
@@ -64,11 +64,7 @@ def _match(formal: Type | None, actual: Type | None, env: dict[str, Dim]) -> Non
 
 
 def _renamed(ctx: Inference, t: Type | None, env: dict[str, Dim]) -> Type | None:
-    if isinstance(t, TensorType) and t.shape is not None:
-        return TensorType(t.dtype, _substitute(ctx, t.shape, env))
-    if isinstance(t, SequenceType | OptionalType):
-        return type(t)(_renamed(ctx, t.elem, env))
-    return t
+    return map_tensors(t, lambda t: TensorType(t.dtype, None if t.shape is None else _substitute(ctx, t.shape, env)))
 
 
 def _substitute(ctx: Inference, shape: tuple[Dim, ...], env: dict[str, Dim]) -> tuple[Dim, ...]:

@@ -16,7 +16,7 @@ from onnxad_ir.bridge import infer_with_onnx
 from onnxad_ir.core import AttrRef, Function, Graph, Model, Node, Value
 from onnxad_ir.diagnostics import ModelError, OnnxadError, describe
 from onnxad_ir.functions import call_types
-from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type, is_anonymous
+from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type, is_anonymous, is_made_after
 
 #: The types of a node's results by position, None for one that is unknown.
 Types: TypeAlias = tuple[Type | None, ...]
@@ -157,10 +157,7 @@ def _refine(inferred: Type | None, declared: Type, before: int) -> Type:
         return TensorType(inferred.dtype, declared.shape)
     if declared.shape is None or len(declared.shape) != len(inferred.shape):
         return inferred
-    merged = tuple(
-        d if isinstance(i, str) and i.startswith("?") and i[1:].isdigit() and int(i[1:]) > before else i
-        for i, d in zip(inferred.shape, declared.shape, strict=True)
-    )
+    merged = tuple(d if is_made_after(i, before) else i for i, d in zip(inferred.shape, declared.shape, strict=True))
     return inferred if merged == inferred.shape else TensorType(inferred.dtype, merged)
 
 

@@ -16,7 +16,17 @@ from dataclasses import dataclass, field
 from onnxad_ir import dims
 from onnxad_ir.core import Graph, Node, Value
 from onnxad_ir.infer import Inference, Types, infer_shapes, known
-from onnxad_ir.types import DataType, Dim, OptionalType, SequenceType, Shape, TensorType, Type
+from onnxad_ir.types import (
+    DataType,
+    Dim,
+    OptionalType,
+    SequenceType,
+    Shape,
+    TensorType,
+    Type,
+    is_made_after,
+    map_tensors,
+)
 
 #: Where a type was widened: axes (numbers) or "rank", below "elem" for what a sequence or optional holds.
 Path = tuple[int | str, ...]
@@ -43,11 +53,7 @@ def content(t: Type | None) -> Type | None:
 
 
 def _without_shape(t: Type | None) -> Type | None:
-    if isinstance(t, TensorType):
-        return TensorType(t.dtype)
-    if isinstance(t, SequenceType | OptionalType):
-        return type(t)(_without_shape(t.elem))
-    return t
+    return map_tensors(t, lambda t: TensorType(t.dtype))
 
 
 def _merge_shapes(a: Shape | None, b: Shape | None, ctx: Inference) -> Shape | None:
@@ -259,14 +265,12 @@ def _reset(ctx: Inference, memory: _Memory) -> None:
 
 
 def _renamed(ctx: Inference, t: Type | None, fresh: dict[str, Dim]) -> Type | None:
-    if isinstance(t, TensorType) and t.shape is not None and any(isinstance(d, str) for d in t.shape):
-        for d in t.shape:
-            if isinstance(d, str) and d not in fresh:
-                fresh[d] = ctx.fresh()
-        return TensorType(t.dtype, tuple(fresh[d] if isinstance(d, str) else d for d in t.shape))
-    if isinstance(t, SequenceType | OptionalType):
-        return type(t)(_renamed(ctx, t.elem, fresh))
-    return t
+    def renamed(d: Dim) -> Dim:
+        if isinstance(d, str) and d not in fresh:
+            fresh[d] = ctx.fresh()
+        return fresh[d] if isinstance(d, str) else d
+
+    return map_tensors(t, lambda t: TensorType(t.dtype, None if t.shape is None else tuple(map(renamed, t.shape))))
 
 
 def _widen(ctx: Inference, t: Type | None, widened: set[Path], at: Path = ()) -> Type | None:
@@ -318,18 +322,11 @@ class _Export:
         return TensorType(t.dtype, (*outer.shape[:axis], length, *outer.shape[axis:]))
 
     def _outside(self, t: Type | None, seen: dict[str, Dim]) -> Type | None:
-        if isinstance(t, TensorType) and t.shape is not None:
-            return TensorType(t.dtype, tuple(self._dim(d, seen) for d in t.shape))
-        if isinstance(t, SequenceType | OptionalType):
-            return type(t)(self._outside(t.elem, seen))
-        return t
+        def outside(d: Dim) -> Dim:
+            if isinstance(d, int) or not any(is_made_after(a, self.before) for m in dims.terms(d) for a in m):
+                return d
+            if d not in seen:
+                seen[d] = self.ctx.fresh()
+            return seen[d]
 
-    def _dim(self, d: Dim, seen: dict[str, Dim]) -> Dim:
-        if isinstance(d, int) or not any(self._local(a) for m in dims.terms(d) for a in m):
-            return d
-        if d not in seen:
-            seen[d] = self.ctx.fresh()
-        return seen[d]
-
-    def _local(self, atom: str) -> bool:
-        return atom.startswith("?") and atom[1:].isdigit() and int(atom[1:]) > self.before
+        return map_tensors(t, lambda t: TensorType(t.dtype, None if t.shape is None else tuple(map(outside, t.shape))))

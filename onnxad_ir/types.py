@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,10 +16,9 @@ Shape: TypeAlias = tuple[Dim, ...]
 FLOATING = frozenset({DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16})
 #: The element types of a quantized tensor.
 QUANTIZED = frozenset(
-    getattr(DataType, name)
+    DataType[name]
     for name in """INT8 UINT8 INT16 UINT16 INT4 UINT4 INT2 UINT2 FLOAT8E4M3FN FLOAT8E4M3FNUZ FLOAT8E5M2 FLOAT8E5M2FNUZ
     FLOAT4E2M1""".split()
-    if hasattr(DataType, name)
 )
 
 
@@ -85,20 +85,37 @@ class MapType:
 Type: TypeAlias = TensorType | SparseTensorType | SequenceType | OptionalType | MapType
 
 
-def is_floating(t: Type | None) -> bool:
-    """True where `t` can carry a derivative: a floating tensor, or a sequence or optional of one."""
+def held(t: Type | None) -> Type | None:
+    """The type of what a sequence or optional holds, at any depth; that of anything else itself."""
     while isinstance(t, SequenceType | OptionalType):
         t = t.elem
+    return t
+
+
+def map_tensors(t: Type | None, f: Callable[[TensorType], TensorType]) -> Type | None:
+    """A tensor type changed by `f`, also inside of sequences and optionals; any other type as it is."""
+    if isinstance(t, TensorType):
+        return f(t)
+    return type(t)(map_tensors(t.elem, f)) if isinstance(t, SequenceType | OptionalType) else t
+
+
+def is_floating(t: Type | None) -> bool:
+    """True where `t` can carry a derivative: a floating tensor, or a sequence or optional of one."""
+    t = held(t)
     return isinstance(t, TensorType) and t.dtype in FLOATING
 
 
 def can_vary(t: Type | None) -> bool:
     """True unless `t` is known to carry no derivative: a value of unknown type is never taken for a constant."""
-    while isinstance(t, SequenceType | OptionalType):
-        t = t.elem
+    t = held(t)
     return t is None or (isinstance(t, TensorType) and t.dtype in FLOATING)
 
 
 def is_anonymous(dim: Dim) -> bool:
     """True for a symbol that nobody named."""
     return isinstance(dim, str) and dim.startswith("?")
+
+
+def is_made_after(dim: Dim, count: int) -> bool:
+    """True for an anonymous symbol that was made when there were `count` of them already (`Model.symbols`)."""
+    return isinstance(dim, str) and dim.startswith("?") and dim[1:].isdigit() and int(dim[1:]) > count

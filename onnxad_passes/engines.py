@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxad_ir.core import Attr, Graph, Model, Tensor, Value, clone_model
 from onnxad_ir.diagnostics import OnnxadError
-from onnxad_ir.types import DataType, OptionalType, SequenceType, TensorType, Type
+from onnxad_ir.types import DataType, TensorType, map_tensors
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Run: TypeAlias = "Callable[[Mapping[str, Array]], list[Array]]"
@@ -139,17 +139,9 @@ def _widen_graph(g: Graph, version: int) -> None:
 
 
 def _widen_value(v: Value) -> None:
-    v.type = _type(v.type)
+    v.type = map_tensors(v.type, lambda t: TensorType(DataType.DOUBLE, t.shape) if t.dtype in _NARROW else t)
     if v.const is not None:
         v.const = _tensor(v.const)
-
-
-def _type(t: Type | None) -> Type | None:
-    if isinstance(t, TensorType):
-        return TensorType(DataType.DOUBLE, t.shape) if t.dtype in _NARROW else t
-    if isinstance(t, SequenceType):
-        return SequenceType(_type(t.elem))
-    return OptionalType(_type(t.elem)) if isinstance(t, OptionalType) else t
 
 
 def _tensor(t: Tensor) -> Tensor:

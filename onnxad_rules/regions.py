@@ -15,7 +15,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.dims import terms
-from onnxad_ir.types import Dim, OptionalType, SequenceType, Shape, TensorType, Type
+from onnxad_ir.types import Dim, SequenceType, Shape, TensorType, Type, map_tensors
 from onnxad_rules.activity import activity
 from onnxad_rules.context import survey_of_region
 from onnxad_rules.derive import Cotangents, pull, push, total
@@ -269,11 +269,12 @@ def set_results(node: Node, results: Iterable[Value]) -> None:
 
 def outside(op: Builder, t: Type | None) -> Type | None:
     """`t` as `op` sees it: an extent that cannot be read off anything there is a fresh symbol."""
-    if isinstance(t, TensorType) and t.shape is not None:
-        return TensorType(t.dtype, tuple(d if seen(op, d) else op.model.fresh_dim() for d in t.shape))
-    if isinstance(t, SequenceType | OptionalType):
-        return type(t)(outside(op, t.elem))
-    return t
+
+    def seen_as(t: TensorType) -> TensorType:
+        shape = t.shape and tuple(d if seen(op, d) else op.model.fresh_dim() for d in t.shape)
+        return TensorType(t.dtype, shape)
+
+    return map_tensors(t, seen_as)
 
 
 def seen(op: Builder, d: Dim) -> bool:
