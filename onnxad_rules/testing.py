@@ -144,12 +144,12 @@ def run_in_ort(proto: onnx.ModelProto, level: int = 0) -> Runner:
 
 
 def run_in_reference(proto: onnx.ModelProto) -> Runner:
-    """A function from feeds to results, in onnx's reference evaluator, with `full_precision` operators."""
+    """A function from feeds to results, in onnx's reference evaluator, with exact and quick operators of our own."""
     from onnx.reference import ReferenceEvaluator
 
-    from onnxad_rules.full_precision import OPERATORS
+    from onnxad_rules import full_precision, spatial_reference
 
-    evaluator = ReferenceEvaluator(proto, new_ops=OPERATORS)
+    evaluator = ReferenceEvaluator(proto, new_ops=[*full_precision.OPERATORS, *spatial_reference.OPERATORS])
     names = {i.name for i in proto.graph.input}
     return lambda feeds: [np.asarray(r) for r in evaluator.run(None, {k: v for k, v in feeds.items() if k in names})]
 

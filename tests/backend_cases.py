@@ -17,7 +17,6 @@ import onnx_ir
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference import ReferenceEvaluator
-from reference_ops import OPERATORS as QUICK
 
 from onnxad_ir import schema
 from onnxad_ir.core import Graph
@@ -25,6 +24,7 @@ from onnxad_ir.infer import Inference
 from onnxad_ir.proto import from_proto, to_proto
 from onnxad_ir.types import FLOATING, DataType, OptionalType, SequenceType, TensorType
 from onnxad_rules.full_precision import OPERATORS as PRECISE
+from onnxad_rules.spatial_reference import OPERATORS as QUICK
 from onnxad_rules.testing import run_in_ort
 
 #: Operators that ONNX Runtime computes in single precision, whatever their type.
