@@ -7,10 +7,9 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import IO, TYPE_CHECKING, Any
 
-from onnxad_ir.diagnostics import OnnxadError, UsageError
+from onnxad_ir.diagnostics import OnnxadError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from onnxad_ir.core import Model
@@ -26,9 +25,8 @@ def format_for(path: str, option: str) -> str:
     suffix = os.path.splitext(path)[1].lower()
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
-    near = get_close_matches(suffix, SUFFIXES, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
     found = f"suffix {suffix!r} says" if suffix else "a name without a suffix says"
+    hint = did_you_mean(suffix, SUFFIXES)
     raise UsageError(
         f"{path}: {found} nothing about the format{hint} (known: {', '.join(SUFFIXES)}); say it with {option}"
     )

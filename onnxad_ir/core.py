@@ -47,6 +47,8 @@ class EmptyList:
 #: int, float, str and bytes are scalars; a tuple of one of them is a list; a Graph is a region.
 Attr: TypeAlias = Any
 
+#: (domain, name, overload) of a local function.
+FunctionKey: TypeAlias = tuple[str, str, str]
 
 #: The metadata entry that carries `Model.frozen` from file to file.
 FROZEN = "onnxad.frozen"
@@ -187,6 +189,16 @@ class Node:
     def key(self) -> tuple[str, str]:
         """(domain, op_type)."""
         return (self.domain, self.op_type)
+
+    @property
+    def callee(self) -> FunctionKey:
+        """(domain, op_type, overload): the key in `Model.functions`, where the node is a call."""
+        return (self.domain, self.op_type, self.overload)
+
+    @property
+    def operator(self) -> str:
+        """The operator and its domain as one text: "Add", "com.microsoft.Gelu"."""
+        return f"{self.domain}.{self.op_type}" if self.domain else self.op_type
 
     def set_input(self, index: int, value: Value | None) -> None:
         """Replace one operand, keeping use lists right."""
@@ -354,8 +366,8 @@ class Function:
     metadata: dict[str, str] = field(default_factory=dict)
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """(domain, name, overload): what a call names."""
+    def key(self) -> FunctionKey:
+        """What a call names."""
         return (self.domain, self.name, self.overload)
 
 
@@ -365,7 +377,7 @@ class Model:
 
     graph: Graph
     opset: dict[str, int]
-    functions: dict[tuple[str, str, str], Function] = field(default_factory=dict)
+    functions: dict[FunctionKey, Function] = field(default_factory=dict)
     ir_version: int = 10
     producer_name: str = ""
     producer_version: str = ""
@@ -420,6 +432,10 @@ class Model:
     def version(self) -> int:
         """The opset of the default domain (0 where none is imported)."""
         return self.opset.get("", 0)
+
+    def called(self, node: Node) -> Function | None:
+        """The local function that a node calls; None for an operator."""
+        return self.functions.get(node.callee) if self.functions else None
 
     def bodies(self) -> Iterator[Graph]:
         """The main graph and the body of every function."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,4 +27,10 @@ def describe(node: Node) -> str:
     label = f' "{node.name}"' if node.name else ""
     where = node.graph.name if node.graph is not None and node.graph.name else ""
     inside = f' in graph "{where}"' if where else ""
-    return f"{node.domain + '.' if node.domain else ''}{node.op_type}{label} ({node!r}){inside}"
+    return f"{node.operator}{label} ({node!r}){inside}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """For the middle of a message about an unknown name: "; did you mean 'softmax'?", "" where none is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -66,12 +66,11 @@ class Inference:
     def node(self, node: Node) -> None:
         """Give the results of `node` types and contents. A declared type stays where inference knows less."""
         before = self.model.symbols
-        functions = self.model.functions
-        if functions and (f := functions.get((node.domain, node.op_type, node.overload))) is not None:
+        f = self.model.called(node)
+        if f is not None:
             self._retype(node, self.call(self, node, f), before)
             return
-        name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        rule = SHAPES.get(name) if self.modern else None
+        rule = SHAPES.get(node.operator) if self.modern else None
         try:
             types = rule(self, node) if rule is not None else None
         except (OnnxadError, RecursionError):

@@ -173,7 +173,7 @@ class _Check:
         domain = n.domain
         if domain not in self.opset:
             return f'no opset of domain "{domain}" is imported'
-        function = self.model.functions.get((domain, n.op_type, n.overload))
+        function = self.model.called(n)
         if function is not None:
             body = function.body
             if len(n.inputs) > len(body.inputs) or len(n.outputs) > len(body.outputs):

@@ -59,7 +59,7 @@ def checkpoint_loops(
     seen: set[Function] = set()
     while waiting:
         n = waiting.pop()
-        f = model.functions.get((n.domain, n.op_type, n.overload))
+        f = model.called(n)
         if f is not None and f not in seen:
             seen.add(f)
             waiting += f.body.walk()
@@ -210,7 +210,7 @@ def _random(model: Model, body: Graph) -> Node | None:
         graph = waiting.pop()
         seen.add(graph)
         for n in graph.walk():
-            f = model.functions.get((n.domain, n.op_type, n.overload))
+            f = model.called(n)
             if f is not None and f.body not in seen:
                 waiting.append(f.body)
             elif f is None and is_random(n):

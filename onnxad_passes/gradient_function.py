@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 import onnx
 
 from onnxad_ir.core import Function, Graph, Model, Node, Value
-from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.diagnostics import UsageError, did_you_mean
 from onnxad_ir.names import Namer
 from onnxad_ir.proto import from_proto, function_to_proto
 from onnxad_ir.proto_read import wrap_tensor
@@ -223,9 +222,7 @@ def _give(graph: Graph, names: list[str]) -> list[Value]:
     values, given = named_values(graph), set[Value]()
     for name in names:
         if name not in values:
-            near = get_close_matches(name, values, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"there is no value called {name!r}{hint}")
+            raise UsageError(f"there is no value called {name!r}{did_you_mean(name, values)}")
         v = values[name]
         if v.is_const:
             v.replace_by(graph.add_input(name, v.type))

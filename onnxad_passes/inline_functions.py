@@ -8,12 +8,10 @@ from typing import ClassVar
 
 from onnxad_ir import schema
 from onnxad_ir.builder import Builder
-from onnxad_ir.core import Function, Graph, Model, Node, Value
+from onnxad_ir.core import Function, FunctionKey, Graph, Model, Node, Value
 from onnxad_ir.diagnostics import ModelError, describe
 from onnxad_ir.inline import inline_body, substitute
 from onnxad_passes.manager import Pass
-
-Key = tuple[str, str, str]
 
 #: The opset from which on operators keep their spelling, but for these.
 _MODERN = 18
@@ -36,21 +34,17 @@ class InlineFunctions(Pass):
         return True
 
 
-def key_of(node: Node) -> Key:
-    """What a call names."""
-    return (node.domain, node.op_type, node.overload)
-
-
 def called_functions(model: Model) -> Iterator[Function]:
     """The functions that the main graph calls, directly or not."""
-    seen: set[Key] = set()
+    seen: set[FunctionKey] = set()
     bodies = [model.graph]
     while bodies:
         for n in bodies.pop().walk():
-            if (key := key_of(n)) in model.functions and key not in seen:
-                seen.add(key)
-                bodies.append(model.functions[key].body)
-                yield model.functions[key]
+            f = model.called(n)
+            if f is not None and f.key not in seen:
+                seen.add(f.key)
+                bodies.append(f.body)
+                yield f
 
 
 def merge_opsets(model: Model, functions: list[Function]) -> None:
@@ -81,7 +75,7 @@ def _respelled(model: Model, functions: Iterable[Function], domain: str) -> Iter
     for body, opset in bodies if len(versions) > 1 else ():
         old = opset.get(domain, newest)
         for n in body.walk() if old != newest else ():
-            if n.domain != domain or key_of(n) in model.functions:
+            if n.domain != domain or model.called(n) is not None:
                 continue
             a, b = schema.facts(domain, n.op_type, old), schema.facts(domain, n.op_type, newest)
             if a is None or b is None or a.since == b.since:
@@ -96,28 +90,27 @@ class _Inliner:
         #: What stands for the results of a call that has been replaced.
         self.results: dict[Value, Value] = {}
 
-    def graph(self, graph: Graph, stack: tuple[Key, ...]) -> None:
+    def graph(self, graph: Graph, stack: tuple[FunctionKey, ...]) -> None:
         op = Builder(self.model, graph, [])
         old, graph.nodes = graph.nodes, op.nodes
         for node in old:
             self.node(op, node, stack)
 
-    def node(self, op: Builder, node: Node, stack: tuple[Key, ...]) -> None:
+    def node(self, op: Builder, node: Node, stack: tuple[FunctionKey, ...]) -> None:
         """Append a node or, for a call, the function's body. Recursion is as deep as calls nest."""
         for region in node.regions:
             self.graph(region, stack)
-        key = key_of(node)
-        f = self.model.functions.get(key)
+        f = self.model.called(node)
         if f is None:
             op.nodes.append(node)
             return
-        if key in stack:
+        if f.key in stack:
             where = f"function {f.domain}.{f.name} calls itself, at {describe(node)}"
             raise ModelError(f"{where}; ONNX has no recursion")
         body = Builder(self.model, op.graph, [], label=node.name, root=op.root)
         results = inline_body(body, f.body, node.inputs, {**f.defaults, **node.attributes})
         for inner in body.nodes:
-            self.node(op, inner, (*stack, key))
+            self.node(op, inner, (*stack, f.key))
         for old, new in zip(node.outputs, results, strict=False):
             while new in self.results:  # a nested call, which has been replaced by now
                 new = self.results[new]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, ClassVar
 
 import onnx_ir as ir
 
 from onnxad_ir.core import Model
-from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.diagnostics import UsageError, did_you_mean
 from onnxad_passes.manager import Pass
 
 #: Where a name without a module is looked up.
@@ -85,8 +84,7 @@ def resolve(path: str, what: str) -> Any:
         raise UsageError(f"{what} {path!r}: importing {module!r} failed: {type(e).__name__}: {e}") from e
     for part in attribute.split("."):
         if not hasattr(found, part):
-            near = get_close_matches(part, dir(found), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(part, dir(found))
             raise UsageError(f"{what} {path!r}: {module!r} has no attribute {attribute!r}{hint}")
         found = getattr(found, part)
     return found

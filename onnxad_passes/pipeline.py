@@ -12,10 +12,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
-from difflib import get_close_matches
 from typing import Any
 
-from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.diagnostics import UsageError, did_you_mean
 from onnxad_passes.manager import Pass
 from onnxad_passes.registry import lookup
 
@@ -126,10 +125,8 @@ def make_pass(cls: type[Pass], options: Mapping[str, list[str] | None]) -> Pass:
     for name, words in options.items():
         f = known.get(name.replace("_", "-"))
         if f is None:
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             listed = ", ".join(known) or "none"
-            raise UsageError(f"pass {cls.name!r} has no option {name!r}{hint} (options: {listed})")
+            raise UsageError(f"pass {cls.name!r} has no option {name!r}{did_you_mean(name, known)} (options: {listed})")
         values[f.name] = _convert(cls, name, str(f.type), words)
     return cls(**values)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import MISSING
-from difflib import get_close_matches
 from functools import cache
 
-from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.diagnostics import UsageError, did_you_mean
 from onnxad_passes.manager import Pass
 
 
@@ -35,8 +34,7 @@ def lookup(name: str) -> type[Pass]:
     passes = all_passes()
     if name in passes:
         return passes[name]
-    near = get_close_matches(name, passes, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, passes)
     raise UsageError(f"there is no pass called {name!r}{hint} (known: {', '.join(sorted(passes))})")
 
 

@@ -115,8 +115,7 @@ class _Collector:
         }
 
     def add(self, where: str, n: Node, how: str, why: str = "") -> None:
-        name = f"{n.domain}.{n.op_type}" if n.domain else n.op_type
-        self.found[where].setdefault((name, how, why), []).append(n)
+        self.found[where].setdefault((n.operator, how, why), []).append(n)
 
     def entries(self, where: str) -> tuple[Entry, ...]:
         items = self.found[where].items()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from itertools import count
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Model, Value
-from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.diagnostics import UsageError, did_you_mean
 from onnxad_ir.printer import print_type
 from onnxad_ir.types import is_floating
 
@@ -92,9 +91,8 @@ def _choose(graph: Graph, names: Sequence[str], what: str) -> list[Value]:
     for name in names:
         v = values.get(name)
         if v is None:
-            near = get_close_matches(name, values, n=1)
             listed = ", ".join(x.name for x in (graph.inputs if what == "input" else graph.outputs))
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, values)
             raise UsageError(f"the model has no value called {name!r}{hint} (its {what}s: {listed})")
         if not is_floating(v.type):
             kind = print_type(v.type)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count, zip_longest
+from itertools import chain, count, zip_longest
 from typing import Any, ClassVar
 
-from onnxad_ir.core import Attr, AttrRef, Function, Graph, Model, Node, clone_graph
+from onnxad_ir.core import Attr, AttrRef, Function, FunctionKey, Graph, Model, Node, Value, clone_graph
 from onnxad_ir.diagnostics import ModelError, UsageError, describe
 from onnxad_ir.functions import call_types, signature, specific
 from onnxad_ir.infer import Inference, known
 from onnxad_ir.types import Type
-from onnxad_passes.inline_functions import InlineFunctions, Key, called_functions, key_of, merge_opsets
+from onnxad_passes.inline_functions import InlineFunctions, called_functions, merge_opsets
 from onnxad_passes.manager import Pass
 
 
@@ -46,14 +46,12 @@ def function_passes(functions: str) -> Mapping[str, str]:
     return {InlineFunctions.name: SpecializeFunctions.name} if functions == "keep" else {}
 
 
-def fresh_name(taken: set[Key], domain: str, name: str) -> Key:
+def fresh_name(taken: set[FunctionKey], domain: str, name: str) -> FunctionKey:
     """The key of a function of that name that nobody has: numbered where the name is taken; it is taken now."""
-    for i in count():
-        key = (domain, f"{name}_{i}" if i else name, "")
-        if key not in taken:
-            taken.add(key)
-            return key
-    raise AssertionError
+    names = chain([name], (f"{name}_{i}" for i in count(1)))
+    key = next((domain, n, "") for n in names if (domain, n, "") not in taken)
+    taken.add(key)
+    return key
 
 
 # --- attributes
@@ -67,7 +65,7 @@ def _resolve_attributes(model: Model) -> None:
     bodies: list[tuple[Graph, dict[str, Attr]]] = [(model.graph, {})]
     while bodies:
         for n in bodies.pop()[0].walk():
-            f = old.get(key_of(n))
+            f = old.get(n.callee)
             if f is None:
                 continue
             if any(isinstance(a, AttrRef) for a in n.attributes.values()):
@@ -107,7 +105,7 @@ class _Specializer:
         self.model = model
         #: The function that a call named before it was specialized: inference visits a call in a loop many times.
         self.origins: dict[Node, Function] = {}
-        self.made: dict[tuple[Key, tuple[object, ...]], Function] = {}
+        self.made: dict[tuple[FunctionKey, tuple[object, ...]], Function] = {}
         self.taken = set(model.functions)
         self.waiting: list[Function] = []
 
@@ -121,14 +119,14 @@ class _Specializer:
         old, model.functions = model.functions, by_key
         used = {f.key: f for f in called_functions(model)}
         free = set(old)
-        renamed: dict[Key, Key] = {}
+        renamed: dict[FunctionKey, FunctionKey] = {}
         for key in used:
             if origin[key] in free:
                 free.discard(origin[key])
                 renamed[key] = origin[key]
         for body in (model.graph, *(f.body for f in used.values())):
             for n in body.walk():
-                if (new := renamed.get(key_of(n))) is not None:
+                if (new := renamed.get(n.callee)) is not None:
                     _, n.op_type, n.overload = new
         model.functions = {}
         for f in used.values():
@@ -170,7 +168,7 @@ class _Specializer:
         return special
 
 
-def _omit(formal: Any) -> None:
+def _omit(formal: Value) -> None:
     """Leave an operand out wherever a body reads it: this call has none."""
     for user in list(formal.users):
         if isinstance(user, Node):

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.core import Function, Graph, Model, Node, Value, clone_constant, clone_graph
+from onnxad_ir.core import Function, FunctionKey, Graph, Model, Node, Value, clone_constant, clone_graph
 from onnxad_ir.infer import Inference
 from onnxad_ir.traverse import Captures
 from onnxad_ir.types import can_vary
@@ -29,7 +29,6 @@ from onnxad_rules.ruleset import Ruleset
 from onnxad_rules.survey import Survey
 from onnxad_rules.tangent_space import at_border, tangent_type
 
-Key: TypeAlias = tuple[str, str, str]
 #: A constant of at most this many elements is repeated in the adjoint; a larger one is handed to it.
 _REPEATED = 64
 
@@ -38,7 +37,7 @@ def with_functions(rules: Ruleset, model: Model) -> Ruleset:
     """A rule set that also has a rule for every local function of a model. Its body goes before any other rule."""
     if not model.functions:
         return rules
-    calls, effects = _Calls(model), dict[Key, int]()
+    calls, effects = _Calls(model), dict[FunctionKey, int]()
     functions = list(model.functions.values())
     whole = {(f.domain, f.name) for f in functions} if rules.whole else set[tuple[str, str]]()
     calls.rules = rules.merge((calls.rule(f) for f in functions), whole)
@@ -51,13 +50,13 @@ def with_functions(rules: Ruleset, model: Model) -> Ruleset:
 
 def _callees_first(model: Model) -> list[Function]:
     """The functions of a model, each after those that it calls. Recursion is as deep as calls nest."""
-    order: dict[Key, Function] = {}
+    order: dict[FunctionKey, Function] = {}
 
     def visit(f: Function) -> None:
         for n in f.body.walk():
-            key = (n.domain, n.op_type, n.overload)
-            if key in model.functions and key not in order:
-                visit(model.functions[key])
+            called = model.called(n)
+            if called is not None and called.key not in order:
+                visit(called)
         order[f.key] = f
 
     for f in model.functions.values():
@@ -77,7 +76,7 @@ def complete_calls(model: Model) -> None:
     """Let every call list all results of its function: ONNX Runtime refuses one that leaves out the last ones."""
     for body in model.bodies():
         for n in body.walk() if model.functions else ():
-            f = model.functions.get((n.domain, n.op_type, n.overload))
+            f = model.called(n)
             if f is not None:
                 for v, formal in zip(n.outputs, f.body.outputs, strict=False):
                     if not v.name and not v.users:  # a result without a name is written as left out

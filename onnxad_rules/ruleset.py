@@ -7,7 +7,7 @@ from functools import cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
-from onnxad_ir.core import Node, Value
+from onnxad_ir.core import FunctionKey, Node, Value
 from onnxad_ir.diagnostics import OnnxadError
 from onnxad_ir.schema import latest
 from onnxad_ir.types import QUANTIZED, TensorType, Type, can_vary, is_floating
@@ -28,9 +28,9 @@ class Ruleset:
     def __init__(self, rules: Iterable[Rule] = (), whole: Iterable[tuple[str, str]] = ()):
         self.whole = frozenset(whole)
         #: What calls of local functions are to the nodes around them (`survey.Survey`).
-        self.calls: Mapping[tuple[str, str, str], int] = {}
+        self.calls: Mapping[FunctionKey, int] = {}
         #: Per result of a call of a local function, the operands that it depends on differentiably.
-        self.flows: dict[tuple[str, str, str], list[frozenset[int]]] = {}
+        self.flows: dict[FunctionKey, list[frozenset[int]]] = {}
         #: Batching rules by (domain, op_type), besides those that are built in.
         self.batching: Mapping[tuple[str, str], BatchRule] = {}
         self._table: dict[tuple[str, str], tuple[Rule, ...]] = {}
@@ -104,7 +104,7 @@ class Ruleset:
 
     def flow(self, node: Node) -> list[frozenset[int]] | None:
         """Per result of a call of a local function, the operands that it depends on; None for any other node."""
-        return self.flows.get((node.domain, node.op_type, node.overload)) if self.flows else None
+        return self.flows.get(node.callee) if self.flows else None
 
     def outputs(self, node: Node) -> list[Value]:
         """The results that carry a derivative."""

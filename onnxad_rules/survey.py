@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from onnxad_ir.core import Graph, Node, Value
+from onnxad_ir.core import FunctionKey, Graph, Node, Value
 from onnxad_ir.region_rules import trip_count
 from onnxad_ir.traverse import crossings, is_control
 
@@ -22,7 +22,7 @@ DROPPED, STEEP, WILD = 1, 2, 4
 SELECTS, CARRIES, KEEPS_ZERO, STEEP_START, STEEP_END, WILD_END = (1 << i for i in range(6))
 
 #: What calls of local functions are to the nodes around them, by domain, name and overload.
-Calls: TypeAlias = Mapping[tuple[str, str, str], int]
+Calls: TypeAlias = Mapping[FunctionKey, int]
 
 _SHAPED = frozenset(
     ["Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Concat", "Split", "Slice", "Gather"]
@@ -181,7 +181,7 @@ class _Program:
             self.facts[node] |= fact
 
     def _effects_of(self, n: Node) -> int:
-        if self.calls and (known := self.calls.get((n.domain, n.op_type, n.overload))) is not None:
+        if self.calls and (known := self.calls.get(n.callee)) is not None:
             return known
         return _effects(n)
 

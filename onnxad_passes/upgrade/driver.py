@@ -64,7 +64,7 @@ class _Walk:
 
     def applies(self, n: Node) -> bool:
         """True for an operator of the default domain (a local function may stand under such a name)."""
-        return not n.domain and ("", n.op_type, n.overload) not in self.model.functions
+        return not n.domain and self.model.called(n) is None
 
     def check(self, graph: Graph) -> None:
         """Raise ModelError for operators that neither opset 18 nor an adapter knows."""
