@@ -11,6 +11,7 @@ difference of every output, reverse mode and gradients its inner product with th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -37,6 +38,8 @@ Progress: TypeAlias = "Callable[[int, int], None]"
 _TOLERANCE = {True: 1e-5, False: 3e-2}
 _STEPS = {True: (1e-5, 1e-6, 1e-4, 1e-7), False: (1e-2, 3e-3, 3e-2)}
 _EPSILON = {True: 2.3e-16, False: 1.2e-7}
+#: Seconds after which an engine that has failed is not tried at further points.
+_PATIENCE = 10
 
 
 @dataclass(frozen=True)
@@ -230,9 +233,11 @@ class _Check:
         seed: int,
     ) -> tuple[Engine, dict[str, Array], str]:
         """Engines that run both models, and a point at which the model is finite."""
-        reasons: list[str] = []
-        for engines in choose_engines(self.probe.model, derivative, engine, precision, reasons):
+        refused: list[str] = []
+        failed: dict[str, list[str]] = {}
+        for engines in choose_engines(self.probe.model, derivative, engine, precision, refused):
             engines = replace(engines, derivative=self.form.of(engines.derivative))
+            start = time.perf_counter()
             for feeds, how in samples(self.primal, given, dims, engines.double, seed):
                 feeds = {**feeds, **self.probe.feeds(engines.double)}
                 try:
@@ -240,15 +245,18 @@ class _Check:
                     feeds.update(self.probe.offsets(found))
                     found = engines.primal(feeds)
                     if not all(np.isfinite(y).all() for y in found if _inexact(y)):
-                        reasons.append(f"{engines.name}: results are not finite at {how}")
+                        failed.setdefault(f"{engines.name}: results are not finite", []).append(how)
                         continue
                     self.form.shapes = self._shapes(found, feeds)
                     engines.derivative({**feeds, **self._seeds(found, feeds)})
                 except Exception as e:  # engines raise many types, all meaning: not this model at this point
-                    reasons.append(f"{engines.name}, {how}: {_one_line(e)}")
+                    failed.setdefault(f"{engines.name}: {_one_line(e)}", []).append(how)
+                    if time.perf_counter() - start > _PATIENCE:
+                        break  # larger extents take longer still
                     continue
                 return engines, feeds, how
-        shown = "".join(f"\n  {r}" for r in dict.fromkeys(reasons))
+        points = [f"{r} ({at[0]}{f', and {len(at) - 1} more' if at[1:] else ''})" for r, at in failed.items()]
+        shown = "".join(f"\n  {r}" for r in dict.fromkeys([*refused, *points]))
         raise OnnxadError(
             "the derivative cannot be checked, as no engine runs the models at a point tried; give the "
             f"inputs, or the extents of symbolic dimensions:{shown}"
@@ -294,7 +302,10 @@ class _Check:
             else:
                 grad = at[self.count + k]
                 if grad.shape != here.shape:
-                    raise OnnxadError(f"{s.prefix + x!r} has shape {grad.shape}, but {x!r} has shape {here.shape}")
+                    raise OnnxadError(
+                        f"{s.prefix + x!r} has shape {grad.shape}, but {x!r} has shape {here.shape}; a derivative of "
+                        "several directions is checked with its layout"
+                    )
                 d = _along(grad, d)
                 product = np.asarray((grad.astype(np.float64) * d).sum())
                 weights = {y: seeds.get(s.prefix + y, 1.0) for y in s.sinks}

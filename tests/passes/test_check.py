@@ -11,7 +11,7 @@ from small import model
 
 from onnxad_ir.diagnostics import OnnxadError, UsageError
 from onnxad_ir.proto import from_proto
-from onnxad_passes import forward, gradient, jacobian, reverse, run_pipeline
+from onnxad_passes import check, forward, gradient, jacobian, reverse, run_pipeline
 from onnxad_passes.check import check_derivatives
 
 MLP = """g (float[N,3] x, float[3] b) => (float[N,2] y) <float[3,2] w = {1, -2, 3, 0.5, -1, 2}> {
@@ -137,6 +137,45 @@ def test_symbolic_dims_and_given_points():
         check_derivatives(proto, dims={"M": 2})
     with pytest.raises(UsageError, match="no input 'z'"):
         check_derivatives(proto, feeds={"z": feeds["b"]})
+
+
+def test_what_is_given_has_to_fit():
+    proto = model(
+        "g (float[N,3] x, float[N] b, int32[N] i) => (float[N] y) { s = ReduceSum<keepdims = 0>(x, axis) y = Add(s, b) }".replace(
+            "{ s", "<int64[1] axis = {1}> { s"
+        )
+    )
+    whole = check_derivatives(proto, feeds={"x": [[1, 2, 3]] * 5, "i": [1] * 5})  # numbers of another type, N by x
+    assert whole.ok and whole.point == "given x, i, other random inputs, floats normal"
+    for feeds, message in [
+        ({"x": np.ones((2, 4))}, r"input 'x' is float\[N,3\], but what is given for it has shape \(2, 4\)"),
+        ({"x": np.ones(3)}, r"but what is given for it has shape \(3,\)"),
+        ({"x": "abc"}, "but what is given for it is of type <U3"),
+        ({"i": [0.5]}, r"input 'i' is int32\[N\], but what is given for it is of type float64"),
+        ({"i": [2**40]}, "but what is given for it is of type int64"),
+        ({"x": np.ones((2, 3)), "b": np.ones(4)}, "the extent of 'N' is 2 by 'x', but 4 by what is given for 'b'"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            check_derivatives(proto, feeds=feeds)
+    with pytest.raises(UsageError, match="the extent of 'N' is 3 by dims, but 2 by what is given for 'x'"):
+        check_derivatives(proto, feeds={"x": np.ones((2, 3))}, dims={"N": 3})
+    with pytest.raises(UsageError, match="the extent of 'N' is a number from 0, not 'a'"):
+        check_derivatives(proto, dims={"N": "a"})
+
+
+def test_a_failure_is_told_once_and_a_slow_engine_is_not_tried_for_ever(monkeypatch):
+    proto = model("g (float[N,3] x) => (float[2,3] y) <int64[2] i = {0, 99}> { y = Gather(x, i) }")
+    tried = []
+    samples = check.samples
+    monkeypatch.setattr(check, "samples", lambda *a: (tried.append(s) or s for s in samples(*a)))
+    with pytest.raises(OnnxadError, match=r"index 99 is out of bounds .* \(random inputs, .*, N=2, and 2 more\)") as e:
+        check_derivatives(proto, engine="reference", precision="double", mode="reverse")
+    assert len(tried) == 3 * str(e.value).count("IndexError")
+    tried.clear()
+    monkeypatch.setattr(check, "_PATIENCE", 0)
+    with pytest.raises(OnnxadError):
+        check_derivatives(proto, engine="reference", precision="double", mode="reverse")
+    assert len(tried) == 1
 
 
 def test_a_domain_that_is_not_everywhere():
