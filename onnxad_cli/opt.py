@@ -256,6 +256,10 @@ def _optimize(args: argparse.Namespace) -> int:
         raise UsageError(
             "--check has no differences of second order; a Hessian is gradient, then jacobian{outputs=grad_x inputs=x}"
         )
+    if args.check and any(getattr(p, "straight_through", ()) for p in passes):
+        raise UsageError(
+            "--check compares with finite differences, which see the steps that straight-through skips: leave one out"
+        )
     dims, feeds = _dims(args.dim), files.read_arrays(args.check_inputs) if args.check_inputs else None
     target = None if args.output is None else files.check_target(args.output, args.target, args.external_data)
 
@@ -359,6 +363,7 @@ def _sinks(p: Any) -> tuple[str, ...] | None:
 def _report(model: Model, points: list[tuple[Any, Model]]) -> str:
     """The report of each derivative pass, on the model as it found it."""
     from onnxad_passes.report import report_derivative
+    from onnxad_rules.straight_through import straight_through
 
     if not points:
         from onnxad_passes.manager import PassManager
@@ -367,7 +372,10 @@ def _report(model: Model, points: list[tuple[Any, Model]]) -> str:
         model = _copy(model)
         PassManager([lookup("fold-shapes")()]).run(model)
         return str(report_derivative(model))
-    return "\n\n".join(f"{p.name}: {report_derivative(m, p.inputs, _sinks(p), p.rules)}" for p, m in points)
+    return "\n\n".join(
+        f"{p.name}: {report_derivative(m, p.inputs, _sinks(p), straight_through(p.straight_through, p.rules))}"
+        for p, m in points
+    )
 
 
 def _check(

@@ -172,6 +172,7 @@ def test_an_option_that_says_nothing_is_an_error(fails, mlp, tmp_path):
     fails(2, "--dim says how to check: add --check", mlp, "--pass=reverse", "--dim=N=3")
     fails(2, "--check-inputs says how to check", mlp, "--pass=reverse", "--check-inputs", tmp_path / "in.npz")
     fails(2, "--check-engine says how to check", mlp, "--pass=reverse", "--check-engine=reference")
+    fails(2, "differences, which see the steps that", mlp, "--pass=reverse{straight-through=Round}", "--check")
     fails(2, "--external-data says how to write", mlp, "--external-data=copy", output=False)
     fails(2, "a pipe has no folder", mlp, "--external-data=copy", "-o", "-", output=False)
     fails(2, r"no pass 'dce' runs \(inline-functions, .*reverse\)", mlp, "--pass=reverse", "--print-ir-after=dce")

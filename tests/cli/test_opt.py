@@ -251,6 +251,14 @@ def test_report_names_what_is_missing(opt, save):
     assert opt(path, "--report")[0] == 0
 
 
+def test_report_of_straight_through(opt, save):
+    path = save('<ir_version: 8, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { a = Round(x) y = Sin(a) }')
+    text = opt(path, "--pass=reverse", "--report")[1]
+    assert "differentiated: 0 of 2" in text
+    text = opt(path, "--pass=reverse{straight-through=Round}", "--report")[1]
+    assert "differentiated: 2 of 2" in text and "zero by convention: nothing" in text
+
+
 def test_external_data_stays_where_it_is(opt, mlp, tmp_path):
     model = onnx.load(mlp)
     (w,) = model.graph.initializer
