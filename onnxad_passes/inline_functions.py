@@ -63,8 +63,8 @@ def merge_opsets(model: Model, functions: list[Function]) -> None:
                 f"the model and its functions import opsets {old} and {new} of domain {domain!r}, between "
                 f"which {n.op_type} has changed, at {describe(n)}; bring them to one opset first"
             )
-        versions = [f.opset[domain] for f in functions if domain in f.opset]
-        model.opset[domain] = max(versions + [model.opset[domain]] * (domain in model.opset))
+        opsets = (model.opset, *(f.opset for f in functions))
+        model.opset[domain] = max(opset[domain] for opset in opsets if domain in opset)
 
 
 def _respelled(model: Model, functions: Iterable[Function], domain: str) -> Iterator[tuple[Node, int, int]]:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, parser
 from onnxad_ir.diagnostics import ModelError
 from onnxad_ir.proto import from_proto, to_proto
 from onnxad_ir.verify import verify
-from onnxad_passes import run_pipeline
+from onnxad_passes import reverse, run_pipeline
 from onnxad_passes.inline_functions import InlineFunctions
 
 X = np.array([0.5, -1.5, 2.0], np.float32)
@@ -274,6 +274,22 @@ def test_the_newest_of_modern_opsets_is_taken():
     want = [-v * (1 + math.erf(v / math.sqrt(2))) / 2 for v in X.tolist()]
     np.testing.assert_allclose(run(out)[0], want, rtol=1e-5)
     assert [o.version for o in out.opset_import if o.domain == ""] == [20]
+
+
+def test_a_domain_that_only_a_function_imports():
+    text = (
+        HEAD
+        + """g (float[3] x) => (float[3] y) { t = f.act(x) y = f.act(t) }
+        <domain: "f", opset_import: ["" : 18, "com.microsoft" : 1]> act (a) => (b) { b = com.microsoft.QuickGelu(a) }"""
+    )
+    proto = parser.parse_model(text)
+    out = run_pipeline(proto, [InlineFunctions()])
+    assert {o.domain: o.version for o in out.opset_import} == {"": 18, "f": 1, "com.microsoft": 1}
+    np.testing.assert_array_equal(run(out)[0], run(proto)[0])
+    kept = reverse(proto, layout="single", functions="keep")
+    got = run(kept, {"x": X, "adj_y": np.ones(3, np.float32)})[1]
+    want = run(reverse(proto, layout="single"), {"x": X, "adj_y": np.ones(3, np.float32)})[1]
+    np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 def test_modern_opsets_between_which_an_operator_has_changed():
