@@ -210,6 +210,24 @@ class Idioms:
         perm = [*range(r - 2), r - 1, r - 2]
         return self.Transpose(x, perm=perm)
 
+    def exchange(self, x: Var, middle: int, end: int | None = None) -> Var:
+        """`x` with the axes before `middle` and those from there to `end` exchanged, for any rank.
+
+        Axes count from the end where they are negative; None is the end. Where the rank is not known an Einsum over an
+        ellipsis would do as well, but ONNX Runtime ends the process for empty operands that it has to transpose for one
+        (a division by zero).
+        """
+        if x.rank is not None:
+            axes = list(range(x.rank))
+            first, second, rest = axes[:middle], axes[middle:end], axes[x.rank if end is None else end :]
+            return self.Transpose(x, perm=[*second, *first, *rest])
+        parts = [self.Shape(x, end=middle), self.Shape(x, start=middle, end=end)]
+        rest = [] if end is None else [self.Shape(x, start=end)]
+        sizes = [self.ReduceProd(s, keepdims=1) for s in (*parts, *rest)]
+        turned = self.Reshape(x, self.Concat(*sizes, axis=0), allowzero=1)
+        turned = self.Transpose(turned, perm=[1, 0, 2][: len(sizes)])
+        return self.Reshape(turned, self.Concat(*reversed(parts), *rest, axis=0), allowzero=1)
+
     def iota(self, n: Var, dtype: DataType = DataType.INT64) -> Var:
         """0, 1, ..., n-1 for an `n` of shape [1] or []."""
         r: Var = self.Range(self.const(0), self.scalar(n), self.const(1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from string import ascii_letters
 from typing import Any
 
 from onnxad_ir.builder import Builder, Var
@@ -79,18 +78,6 @@ def _gemm(op: Builder, n: NodeView, b: Batch) -> Any:
         return out if b.A is not None or b.B is not None else Same(out)
     (bias,) = b.together(bias, rank=2)
     return out + (bias if n.beta == 1 else bias * n.beta)
-
-
-@batched("Einsum", any_rank=True)
-def _einsum(op: Builder, n: NodeView, b: Batch) -> Any:
-    operands, arrow, result = n.equation.replace(" ", "").partition("->")
-    if not arrow:
-        once = sorted(c for c in set(operands) - set(".,") if operands.count(c) == 1)
-        result = ("..." if "." in operands else "") + "".join(once)
-    free = next(c for c in ascii_letters if c not in n.equation)
-    terms = [t if v is None else free + t for t, v in zip(operands.split(","), b.Inputs, strict=True)]
-    values = [x if v is None else v for x, v in zip(n.Inputs, b.Inputs, strict=True)]
-    return op.Einsum(*values, equation=f"{','.join(terms)}->{free}{result}")
 
 
 @batched("Det")

@@ -127,9 +127,7 @@ def _runs(op: Builder, node: Node) -> bool:
 
 def _swapped(op: Builder, x: Var) -> Var:
     """[n, T, ...] as [T, n, ...], and the other way round."""
-    if x.rank is None:
-        return op.Einsum(x, equation="ab...->ba...")
-    return op.Transpose(x, perm=[1, 0, *range(2, x.rank)])
+    return op.exchange(x, 1, 2)
 
 
 def _swapped_and_filled(dim: Dim, op: Builder, x: Var) -> Var:

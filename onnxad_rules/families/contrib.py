@@ -13,7 +13,7 @@ from typing import Any
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Node
 from onnxad_ir.diagnostics import ModelError, describe
-from onnxad_ir.shape_rules_contrib import DOMAIN, batch_first
+from onnxad_ir.shape_rules_contrib import DOMAIN
 from onnxad_rules.families.activations import gelu_erf, gelu_tanh, swish
 from onnxad_rules.families.normalization import last_axes, rms
 from onnxad_rules.kinds import decompose, elementwise, linear, pushforward, zero
@@ -88,7 +88,7 @@ def _three(n: NodeView) -> list[float | None]:
 
 def _operand(op: Builder, n: NodeView, x: Var, transpose: int, batch: int) -> Var:
     if batch:
-        x = op.Einsum(x, equation="i...j->...ij") if x.rank is None else op.Transpose(x, perm=batch_first(x.rank))
+        x = op.exchange(x, 1, -1)
     return op.swap(x) if transpose and x.rank != 1 else x
 
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 from onnxad_ir.builder import Builder, Var
 from onnxad_rules.kinds import multilinear
 from onnxad_rules.node import NodeView
-
-
-def _terms(n: NodeView) -> tuple[list[str], str]:
-    """The subscripts of the operands and of the result (explicit); an ellipsis is written as a dot."""
-    left, arrow, right = n.equation.replace(" ", "").replace("...", ".").partition("->")
-    if not arrow:
-        once = sorted(c for c in set(left) if c not in ".," and left.count(c) == 1)
-        right = ("." if "." in left else "") + "".join(once)
-    return left.split(","), right
+from onnxad_rules.subscripts import contract, subscripts
 
 
 def _einsum(op: Builder, n: NodeView, ct: Var, i: int) -> Var:
@@ -22,7 +14,7 @@ def _einsum(op: Builder, n: NodeView, ct: Var, i: int) -> Var:
     Labels that only this operand has were summed: the cotangent is the same all along them. A repeated label
     reads a diagonal: off it there are zeros. What an ellipsis or extent of one was broadcast along is summed.
     """
-    operands, result = _terms(n)
+    operands, result = subscripts(n.equation)
     own, x = operands[i], n.Inputs[i]
     others = [k for k in range(len(operands)) if k != i]
     seen = set(result).union(*(operands[k] for k in others))
@@ -30,7 +22,7 @@ def _einsum(op: Builder, n: NodeView, ct: Var, i: int) -> Var:
     found = "".join(c for p, c in enumerate(own) if first[p] and c in seen)
     if "." in seen and "." not in own:
         found = "." + found
-    out = _contract(op, [result, *(operands[k] for k in others)], [ct, *(n.Inputs[k] for k in others)], found)
+    out = contract(op, [result, *(operands[k] for k in others)], [ct, *(n.Inputs[k] for k in others)], found)
     added = [p for p, c in enumerate(own) if c not in seen or not first[p]]
     if added:
         out = op.Unsqueeze(out, _axes(op, own, added, x))
@@ -41,18 +33,6 @@ def _einsum(op: Builder, n: NodeView, ct: Var, i: int) -> Var:
     if "." in own or "." in found or _differs(out, x):
         return op.sum_to(out, x)
     return op.fit_type(out, x)
-
-
-def _contract(op: Builder, terms: list[str], values: list[Var], result: str) -> Var:
-    """An Einsum, or what is simpler for a single operand."""
-    if terms == [result]:
-        return values[0]
-    out: Var
-    if len(terms) == 1 and "." not in result and sorted(terms[0]) == sorted(result):
-        out = op.Transpose(values[0], perm=tuple(terms[0].index(c) for c in result))
-    else:
-        out = op.Einsum(*values, equation=f"{','.join(terms)}->{result}".replace(".", "..."))
-    return out
 
 
 def _axes(op: Builder, own: str, at: list[int], x: Var) -> Var:

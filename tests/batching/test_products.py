@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from batched import check_node
+from batched import check_batched, check_node, node_model
 
 RNG = np.random.default_rng(0)
 
@@ -53,6 +53,42 @@ def test_gemm(attrs, bias):
 )
 def test_einsum(equation, shapes):
     check_node("Einsum", [floats(*s) for s in shapes], {"equation": equation}, tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("...ij,...jk->...ik", [(5, 2, 3), (5, 3, 4)]),
+        ("...ij,...jk->...ik", [(6, 5, 2, 3), (1, 1, 3, 4)]),
+        ("...ij,jk->...ik", [(5, 2, 3), (3, 4)]),
+        ("i...j,...j->...i", [(2, 5, 6, 3), (5, 6, 3)]),
+        ("...ij->...", [(5, 2, 3)]),
+        ("...i,i", [(5, 2), (2,)]),
+    ],
+)
+def test_ellipses(equation, shapes):
+    check_node("Einsum", [floats(*s) for s in shapes], {"equation": equation}, tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ik", [(2, 0), (0, 3)]),
+        ("ij,jk->ik", [(0, 4), (4, 3)]),
+        ("ij,jk->ik", [(2, 4), (4, 0)]),
+        ("bij,bjk->bik", [(0, 2, 3), (0, 3, 4)]),
+        ("...ij,jk->...ik", [(0, 2, 3), (3, 4)]),
+        ("...ij->...ji", [(0, 2, 3)]),
+        ("...ij,...jk->...ik", [(0, 2, 3), (0, 3, 4)]),
+    ],
+)
+@pytest.mark.parametrize("hide", [(), ("dims",), ("rank",)])
+def test_einsum_of_nothing(equation, shapes, hide):
+    """ONNX Runtime ends the process where it has to transpose an empty operand for an Einsum."""
+    operands = [floats(*s) for s in shapes]
+    model = node_model("Einsum", operands, {"equation": equation}, hide=hide)
+    for chosen in (["x0"], ["x1"], ["x0", "x1"])[: 2 * len(shapes) - 1]:
+        check_batched(model, {f"x{i}": x for i, x in enumerate(operands)}, chosen, scan=None)
 
 
 def test_determinant():
