@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from onnxad_ir.builder import Builder
 from onnxad_ir.core import Graph, Model, Value
 from onnxad_ir.diagnostics import UsageError
-from onnxad_ir.types import Dim
 from onnxad_passes.layouts import check_free, check_name, extents
 from onnxad_passes.manager import Pass
 from onnxad_passes.tidy import tidy
@@ -38,7 +36,7 @@ class Vectorize(Pass):
         check_name(self.dim)
         chosen = _choose(model.graph, self.inputs)
         check_free(self.dim, extents(model.graph))
-        batch_inputs(model, chosen, self.dim, self.rules or default_rules())
+        Sweep(self.dim, RULES, self.rules or default_rules()).model(model, chosen)
         tidy(model)
         return True
 
@@ -52,28 +50,3 @@ def _choose(graph: Graph, names: Sequence[str] | None) -> list[Value]:
     if not chosen:
         raise UsageError("no input to vectorize was named, or the model has none")
     return chosen
-
-
-def batch_inputs(model: Model, inputs: Sequence[Value], dim: Dim, rules: Ruleset) -> None:
-    """Give inputs of the main graph a leading axis of extent `dim`; outputs that depend on them get it too."""
-    graph = model.graph
-    sweep = Sweep(dim, RULES, rules)
-    op = Builder(model, graph)
-    for i, v in enumerate(graph.inputs):
-        if v in inputs:
-            graph.inputs[i] = sweep.twins[v] = Value(v.name, sweep.twin_type(v.type), graph, i)
-            graph.defaults.pop(v, None)
-        op.scope.define(graph.inputs[i])
-    names = [v.name for v in graph.outputs]
-    nodes = graph.nodes[:]
-    graph.nodes.clear()
-    sweep.locate(op, list(sweep.twins.values()))
-    sweep.nodes(op, nodes)
-    outputs: list[Value] = []
-    for name, v in zip(names, graph.outputs, strict=True):
-        twin = sweep.twins.get(v, v)
-        if twin is not v and (twin.producer is None or twin in outputs):
-            twin = op.place_identity(twin, name)
-        twin.name = name
-        outputs.append(twin)
-    graph.set_outputs(outputs)

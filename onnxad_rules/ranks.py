@@ -39,13 +39,18 @@ def unsettled(op: Builder, n: NodeView, choices: Sequence[Choice]) -> list[Choic
     What a single choice says of values of the node's own graph is noted in their types: the node is run whenever they
     are. Of a value from outside it need not hold where the node is not run.
     """
-    fitting = [c for c in choices if all(_fits(c[name], v) for name, v in _tensors(n, c).items())]
+    fitting = _fitting(n, choices)
     if len(fitting) == 1:
         for v, t in _types(op, n, fitting[0]).items():
             if v.graph is n.node.graph:
                 v.type = t
                 op.scope.define(v)
     return fitting if any(_types(op, n, c) for c in fitting) else []
+
+
+def open_ranks(op: Builder, n: NodeView, choices: Sequence[Choice]) -> bool:
+    """True where a choice says more of operands and results than is known of them."""
+    return any(_types(op, n, c) for c in _fitting(n, choices))
 
 
 def ranked(op: Builder, ts: Sequence[Var | None], values: Sequence[Value | None]) -> list[Var | None]:
@@ -131,6 +136,11 @@ def _tensors(n: NodeView, choice: Choice) -> dict[str, Value]:
     """The operands and results that a choice is about, by name."""
     found = {name: getattr(n, name) for name in choice}
     return {k: v.value for k, v in found.items() if v is not None and isinstance(v.type, TensorType)}
+
+
+def _fitting(n: NodeView, choices: Sequence[Choice]) -> list[Choice]:
+    """The choices that agree with what is known."""
+    return [c for c in choices if all(_fits(c[name], v) for name, v in _tensors(n, c).items())]
 
 
 def _fits(want: Sequence[Dim], v: Value) -> bool:

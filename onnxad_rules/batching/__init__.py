@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 
 from onnxad_rules.batching.core import Batch, Same, Table, batch_rules, batched
 
-_MACHINERY = ("core", "regions", "sweep")
+_MACHINERY = ("core", "ragged", "regions", "sweep")
 
 with batch_rules() as _declared:
     for _module in iter_modules(__path__):

@@ -159,8 +159,10 @@ class Batch:
 
     def _aligned_at_run_time(self, x: Var, others: Sequence[Var], rank: int | None) -> Var:
         op, twin = self.op, self.twin(x)
-        if twin is None or all(y.rank == 0 for y in others if y.value is not x.value):
-            return x if twin is None else twin
+        if twin is None:
+            return x
+        if rank is None and all(y.rank == 0 for y in others if y.value is not x.value):
+            return twin
         if rank is not None and x.rank is not None:
             return self.aligned(x, rank)
         widest = op.const([rank]) if rank is not None else op.Max(*(self.rank(y) for y in others))

@@ -24,12 +24,22 @@ def _one(op: Builder, n: NodeView, b: Batch) -> Any:
 
 @batched(
     "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual",
-    "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
+    "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor",
     any_rank=True,
 )  # fmt: skip
 def _broadcasting(op: Builder, n: NodeView, b: Batch) -> Any:
     operands = [op.var(v) for v in n.node.inputs if v is not None]
     return b.again(*b.together(*operands))
+
+
+@batched("PRelu", any_rank=True)
+def _prelu(op: Builder, n: NodeView, b: Batch) -> Any:
+    """The slope broadcasts to the operand, never the other way round."""
+    if b.slope is None:
+        return b.again(b.X, n.slope)
+    if n.X.rank is None:
+        return NotImplemented
+    return b.again(b.full(n.X), *b.together(n.slope, rank=n.X.rank))
 
 
 @batched("CastLike")

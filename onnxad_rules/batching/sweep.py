@@ -6,31 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.core import Graph, Node, Value, clone_node
+from onnxad_ir.core import Graph, Model, Node, Value, clone_node
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.inline import substitute
 from onnxad_ir.printer import print_type
 from onnxad_ir.traverse import crossings, is_control, loop_layout
 from onnxad_ir.types import Dim, OptionalType, SequenceType, TensorType, Type
 from onnxad_rules.batching.core import Batch, Same, Table, spread
+from onnxad_rules.batching.ragged import RAGGED, Item, Part, Ragged, close
 from onnxad_rules.batching.regions import BY_REGION
 from onnxad_rules.derive import decomposition
 from onnxad_rules.node import NodeView
+from onnxad_rules.ranks import open_ranks
 from onnxad_rules.regions import stacked
 from onnxad_rules.ruleset import Ruleset, UnsupportedOperator
 
 #: Operators whose result depends on the shape of their operand only.
 FORM = frozenset({"Shape", "Size"})
-#: Operators whose results have another extent for every entry: which operands decide it (None: all).
-RAGGED: dict[str, tuple[str, ...] | None] = {
-    "NonZero": None,
-    "Unique": None,
-    "Compress": ("condition",),
-    "NonMaxSuppression": None,
-    "Range": None,
-    "Resize": ("scales", "sizes"),
-    "StringSplit": None,
-}
 
 
 class Sweep:
@@ -62,6 +54,29 @@ class Sweep:
             v = op.OptionalGetElement(v) if isinstance(v.type, OptionalType) else op.SequenceAt(v, op.const(0))
         op.scope.dims[self.dim] = (v.value, 0)
 
+    def model(self, model: Model, inputs: Sequence[Value]) -> None:
+        """Give inputs of the main graph a leading axis; outputs that depend on them get it too."""
+        graph = model.graph
+        op = Builder(model, graph)
+        for i, v in enumerate(graph.inputs):
+            if v in inputs:
+                graph.inputs[i] = self.twins[v] = Value(v.name, self.twin_type(v.type), graph, i)
+                graph.defaults.pop(v, None)
+            op.scope.define(graph.inputs[i])
+        names = [v.name for v in graph.outputs]
+        nodes = graph.nodes[:]
+        graph.nodes.clear()
+        self.locate(op, list(self.twins.values()))
+        self.nodes(op, nodes)
+        outputs: list[Value] = []
+        for name, v in zip(names, graph.outputs, strict=True):
+            twin = self.twins.get(v, v)
+            if twin is not v and (twin.producer is None or twin in outputs):
+                twin = op.place_identity(twin, name)
+            twin.name = name
+            outputs.append(twin)
+        graph.set_outputs(outputs)
+
     def graph(self, op: Builder) -> None:
         """Rewrite the graph of a builder in place; the twins of its inputs are there."""
         old = op.graph.nodes[:]
@@ -71,30 +86,56 @@ class Sweep:
 
     def nodes(self, op: Builder, nodes: Iterable[Node]) -> None:
         """Append nodes to the builder's, each with a twin or as it is."""
-        for node in nodes:
-            if any(v in self.twins for v in op.captures.operands(node)):
-                self.node(op, node)
-                continue
-            op.nodes.append(node)
-            for v in node.outputs:
-                op.scope.define(v)
+        items: list[Item] = list(nodes)
+        done = 0
+        while done < len(items):
+            item = items[done]
+            if isinstance(item, Part):
+                self._part(op, item)
+            elif not any(v in self.twins for v in op.captures.operands(item)):
+                op.nodes.append(item)
+                for v in item.outputs:
+                    op.scope.define(v)
+            else:
+                try:
+                    self.node(op, item)
+                except Ragged as e:
+                    if e.nodes != (item,) or not close(op, items, done, self._awaited):
+                        raise
+                    continue
+            done += 1
 
     def node(self, op: Builder, node: Node) -> None:
         """Write the twins of a node's results."""
         label, op.label = op.label, node.name or op.label
-        results = self._results(op, node)
+        try:
+            results = self._results(op, node)
+        finally:
+            op.label = label
         for v, r in zip(node.outputs, results, strict=False):
             if isinstance(r, Same):
                 self._same[v] = r.var.value
                 _take_place(op, v, r.var.value)
             elif r is not None:
-                self.twins[v] = r.value
-                if r.value.producer is not None and (r.value.type is None or v.shape is not None):
-                    # with the symbols that the types around it have
-                    r.value.type = self.twin_type(v.type)
-                op.scope.define(r.value)
+                self._pair(op, v, r)
         node.detach()
+
+    def _pair(self, op: Builder, v: Value, twin: Var) -> None:
+        self.twins[v] = twin.value
+        if twin.value.producer is not None and (twin.value.type is None or v.shape is not None):
+            # with the symbols that the types around it have
+            twin.value.type = self.twin_type(v.type)
+        op.scope.define(twin.value)
+
+    def _part(self, op: Builder, part: Part) -> None:
+        """Write the twins of what a part results in."""
+        label, op.label = op.label, part.nodes[0].name or op.label
+        twins = self._in_turn(op, part.nodes, part.results) if part.results else []
         op.label = label
+        for v, r in zip(part.results, twins, strict=True):
+            self._pair(op, v, r)
+        for n in part.nodes:
+            n.detach()
 
     def _results(self, op: Builder, node: Node) -> Sequence[Any]:
         if node.regions and not node.domain and node.op_type in BY_REGION:
@@ -109,6 +150,8 @@ class Sweep:
                 return answer if isinstance(answer, tuple | list) else [answer]
         composition = self.rules.composition(n, asked=True)
         if composition is None or any(v in self.twins for v in op.captures[node]):
+            return self.one_by_one(op, node)
+        if composition.ranks is not None and open_ranks(op, n, composition.ranks(n)):
             return self.one_by_one(op, node)
         return self._composed(op, node, composition)
 
@@ -148,52 +191,58 @@ class Sweep:
         return spread(op, op.var(v), self.dim) if twin is None else op.var(twin)
 
     def one_by_one(self, op: Builder, node: Node) -> list[Var | None]:
-        """Any node, one entry at a time: a Scan over the entries, whose body is the node."""
-        self._check(op, node)
-        inner = op.region(node.op_type.lower())
-        entries: dict[Value, Value] = {}
-        for v in dict.fromkeys(op.captures.operands(node)):
-            if v in self.twins:
-                entries[v] = inner.graph.add_input("", v.type)
-                inner.scope.define(entries[v])
-        body_node = clone_node(node, dict(entries))
-        inner.place_typed(body_node, [v.type for v in node.outputs])
-        used = [i for i, v in enumerate(node.outputs) if v.users or v in self._awaited]
-        bare = [i for i in used if node.outputs[i].rank is None]
-        results = [inner.var(body_node.outputs[i]) for i in used]
-        # a Scan has to know ranks: a result of unknown rank leaves it as a vector, beside its shape
-        vectors = [inner.Reshape(y, [-1]) if y.rank is None else y for y in results]
-        inner.graph.set_outputs(
-            [*(y.value for y in vectors), *(inner.Shape(y).value for y in results if y.rank is None)]
-        )
-        types = [stacked(y.type, self.dim, op) for y in map(inner.var, inner.graph.outputs)]
-        operands = [self.twins[v] for v in entries]
-        attributes: dict[str, Any] = {"body": inner.graph, "num_scan_inputs": len(entries)}
-        scan = Node("Scan", operands, attributes, ("",) * len(types), name=op.label)
-        stacks = list(map(op.var, op.place_typed(scan, types)))
-        found = dict(zip(used, stacks, strict=False))
-        for i, shapes in zip(bare, stacks[len(used) :], strict=True):
-            shape = op.Concat(op.dim(self.dim), op.Gather(shapes, op.const(0), axis=0), axis=0)
-            found[i] = op.Reshape(found[i], shape, allowzero=1)
-        return [found.get(i) for i in range(len(node.outputs))]
-
-    def _check(self, op: Builder, node: Node) -> None:
+        """Any node, one entry at a time."""
         if node.op_type in RAGGED and not node.domain:
             names = RAGGED[node.op_type]
             n = NodeView(op, node, self.rules)
             places = range(len(node.inputs)) if names is None else [n.facts.inputs[k] for k in names]
             deciding = [node.inputs[i] for i in places if i < len(node.inputs)]
             if any(v in self.twins for v in deciding if v is not None):
-                raise UnsupportedOperator(
-                    f"{describe(node)} has a result of another shape for every entry: it cannot be batched", (node,)
-                )
-        for v in (*op.captures.operands(node), *node.outputs):
-            if not isinstance(v.type, TensorType) and (v in self.twins or v in node.outputs):
-                raise UnsupportedOperator(
-                    f"{describe(node)} cannot be batched: there is no batching rule for it, and a value of type "
-                    f"{print_type(v.type)} cannot be handed to a Scan",
-                    (node,),
-                )
+                raise Ragged(node)
+        for v in node.outputs:
+            _check(node, v)
+        used = [v for v in node.outputs if v.users or v in self._awaited]
+        found = dict(zip(used, self._in_turn(op, [node], used), strict=True))
+        return [found.get(v) for v in node.outputs]
+
+    def _in_turn(self, op: Builder, nodes: Sequence[Node], used: Sequence[Value]) -> list[Var]:
+        """The twins of results of nodes that run for each entry in turn: a Scan over the entries."""
+        inner = op.region(nodes[0].op_type.lower())
+        copies: dict[Value, Value] = {}
+        for n in nodes:
+            for v in op.captures.operands(n):
+                if v in self.twins and v not in copies:
+                    _check(n, v)
+                    copies[v] = inner.graph.add_input("", v.type)
+                    inner.scope.define(copies[v])
+        operands = [self.twins[v] for v in copies]
+        for n in nodes:
+            copy = clone_node(n, copies)
+            copies.update(zip(n.outputs, inner.place_typed(copy, [v.type for v in n.outputs]), strict=True))
+        results = [inner.var(copies[v]) for v in used]
+        bare = [i for i, y in enumerate(results) if y.rank is None]
+        # a Scan has to know ranks: a result of unknown rank leaves it as a vector, beside its shape
+        vectors = [inner.Reshape(y, [-1]) if y.rank is None else y for y in results]
+        inner.graph.set_outputs([*(y.value for y in vectors), *(inner.Shape(results[i]).value for i in bare)])
+        types = [stacked(y.type, self.dim, op) for y in map(inner.var, inner.graph.outputs)]
+        attributes: dict[str, Any] = {"body": inner.graph, "num_scan_inputs": len(operands)}
+        scan = Node("Scan", operands, attributes, ("",) * len(types), name=op.label)
+        stacks = list(map(op.var, op.place_typed(scan, types)))
+        found = stacks[: len(used)]
+        for i, shapes in zip(bare, stacks[len(used) :], strict=True):
+            shape = op.Concat(op.dim(self.dim), op.Gather(shapes, op.const(0), axis=0), axis=0)
+            found[i] = op.Reshape(found[i], shape, allowzero=1)
+        return found
+
+
+def _check(node: Node, v: Value) -> None:
+    """Raise UnsupportedOperator for a value that cannot go into a Scan or come out of it."""
+    if not isinstance(v.type, TensorType):
+        raise UnsupportedOperator(
+            f"{describe(node)} cannot be batched: there is no batching rule for it, and a value of type "
+            f"{print_type(v.type)} cannot be handed to a Scan",
+            (node,),
+        )
 
 
 def _take_place(op: Builder, old: Value, new: Value) -> None:

@@ -24,6 +24,17 @@ def test_operands_that_broadcast(op, shapes):
     check_node(op, [floats(*s) for s in shapes])
 
 
+@pytest.mark.parametrize("slope", [(2, 3), (3,), (2, 1), (1,), ()])
+def test_a_slope_broadcasts_to_the_operand(slope):
+    """And never the other way round, also where the slope alone has entries."""
+    check_node("PRelu", [floats(2, 3) - 0.5, floats(*slope)])
+
+
+@pytest.mark.parametrize("op", ["Mean", "Sum", "Max"])
+def test_variadic_operands(op):
+    check_node(op, [floats(3), floats(2, 1), floats(4, 1, 3)])
+
+
 def test_three_operands():
     check_node("Where", [np.array([[True], [False]]), floats(3), floats(4, 1, 3)])
     check_node("Sum", [floats(2, 1), floats(3), floats(4, 1, 3)])

@@ -38,6 +38,10 @@ UNKNOWN = [
     ("MatMul", [floats(5, 2, 3), floats(3)], {}, [[0], [1], [0, 1]]),
     ("MatMul", [floats(3), floats(3)], {}, [[0], [1], [0, 1]]),
     ("Einsum", [floats(2, 3), floats(3)], {"equation": "...i,i->..."}, [[0], [1], [0, 1]]),
+    ("Einsum", [floats(5, 2, 3), floats(5, 3, 4)], {"equation": "...ij,...jk->...ik"}, [[0], [0, 1]]),
+    ("Gemm", [floats(2, 3), floats(3, 4), floats(4)], {}, [[0], [1], [2], [0, 2], [0, 1, 2]]),
+    ("Gemm", [floats(2, 3), floats(3, 4), floats()], {"beta": 0.5}, [[2], [1, 2]]),
+    ("PRelu", [floats(2, 3), floats(3)], {}, [[0]]),
     ("Reshape", [floats(2, 6), ints(3, 4)], {}, [[0]]),
     ("Expand", [floats(3, 1), ints(2, 1, 4)], {}, [[0]]),
     ("Expand", [floats(2, 3, 4), ints(1)], {}, [[0]]),
@@ -64,6 +68,27 @@ def test_unknown_ranks(op, operands, attrs, which):
     for choice in which:
         feeds = {f"x{i}": np.asarray(x) for i, x in enumerate(operands)}
         check_batched(model, feeds, [f"x{i}" for i in choice], tolerance=1e-5)
+
+
+FEW_RANKS = [
+    ("Attention", [floats(2, 3, 4), floats(2, 5, 4), floats(2, 5, 4)], {"q_num_heads": 2, "kv_num_heads": 2}, 23),
+    ("GridSample", [floats(2, 3, 4, 5), floats(2, 6, 7, 2)], {}, 22),
+    ("DeformConv", [floats(1, 2, 4, 5), floats(3, 2, 2, 2), floats(1, 8, 3, 4)], {"kernel_shape": [2, 2]}, 22),
+    ("RoiAlign", [floats(2, 3, 6, 7), np.float32([[0, 0, 4, 4], [1, 1, 5, 3]]), ints(0, 1)], {"output_width": 2}, 18),
+    ("RotaryEmbedding", [floats(2, 3, 4, 6), floats(2, 4, 3), floats(2, 4, 3)], {}, 23),
+    ("Conv", [floats(2, 3, 5, 6), floats(4, 3, 2, 2)], {}, 21),
+]
+
+
+@pytest.mark.parametrize(("op", "operands", "attrs", "opset"), FEW_RANKS, ids=[c[0] for c in FEW_RANKS])
+def test_unknown_ranks_of_operators_that_have_few(op, operands, attrs, opset):
+    """Their compositions are for one rank each: where the run alone tells which, the operator itself has to do."""
+    feeds = {f"x{i}": x for i, x in enumerate(operands)}
+    floating = [k for k, x in feeds.items() if x.dtype == np.float32]
+    for chosen in ([floating[0]], floating[1:], floating):
+        if op == "RoiAlign" and "x1" in chosen:
+            feeds["x1*"] = np.stack([operands[1], operands[1][::-1], operands[1] / 2])
+        check_batched(node_model(op, operands, attrs, opset=opset, hide=("rank",)), feeds, chosen, scan=None)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
