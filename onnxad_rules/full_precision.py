@@ -1,7 +1,8 @@
 """Reference implementations in the precision of the operands, for finite differences in float64.
 
 onnx's own reference evaluator computes these in float32 whatever the element type of the operands. (GlobalMaxPool
-it gets wrong unless there are two spatial axes, and GatherElements it refuses where the axis is long.)
+it gets wrong unless there are two spatial axes, LRN unless there are as many examples as channels; GatherElements it
+refuses where the axis is long, Mean where the first operand is not the largest.)
 """
 
 from __future__ import annotations
@@ -109,12 +110,35 @@ class GlobalMaxPool(OpRun):  # type: ignore[misc]
         return (x.max(tuple(range(2, x.ndim)), keepdims=True),)
 
 
+class LRN(OpRun):  # type: ignore[misc]
+    """Division by a power of the sum of squares over neighbouring channels."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int = 1) -> tuple[Array]:
+        channels, before, after = x.shape[1], (size - 1) // 2, size // 2
+        near = [x[:, max(0, c - before) : c + after + 1] for c in range(channels)]
+        squares = np.stack([(w**2).sum(1) for w in near], 1) if channels else x
+        return ((x / (bias + alpha / size * squares) ** beta).astype(x.dtype),)
+
+
+class Mean(OpRun):  # type: ignore[misc]
+    """The mean of operands that broadcast."""
+
+    op_domain = ""
+
+    def _run(self, *operands: Array) -> tuple[Array]:
+        return (np.asarray(sum(operands) / len(operands), operands[0].dtype),)
+
+
 OPERATORS: list[type[OpRun]] = [
     DynamicQuantizeLinear,
     Erf,
     GatherElements,
     Gelu,
     GlobalMaxPool,
+    LRN,
     LayerNormalization,
+    Mean,
     RMSNormalization,
 ]
