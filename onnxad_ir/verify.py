@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxad_ir.core import Attr, AttrRef, EmptyList, Graph, Model, Node, RawAttr, Value
-from onnxad_ir.diagnostics import ModelError, describe
+from onnxad_ir.diagnostics import ModelError, describe, did_you_mean
 from onnxad_ir.schema import Facts, facts
 from onnxad_ir.types import MapType, OptionalType, SequenceType, SparseTensorType, TensorType, Type
 
@@ -64,6 +64,13 @@ class _Check:
         self.uses = self.listed = 0
         if graph.parent is not None:
             self.problem(f'graph "{graph.name}" is a body, but has a parent')
+        newest = onnx.defs.onnx_opset_version()
+        if opset.get("", 0) > newest:
+            self.problem(
+                f'graph "{graph.name}" is written in opset {opset[""]}, of which the installed onnx {onnx.__version__} '
+                f"knows nothing: it ends at {newest}; use a newer onnx, or an older opset"
+            )
+            return
         self.graph(graph)
         if self.uses != self.listed and not self.problems:
             self.stale_users(graph)
@@ -183,7 +190,7 @@ class _Check:
             return None
         f = facts(domain, n.op_type, self.opset[domain])
         if f is None:
-            return f'domain "{domain}" has no such operator in opset {self.opset[domain]}'
+            return f'domain "{domain}" has no such operator in opset {self.opset[domain]}{_near(n, self.opset[domain])}'
         if f.schema is None:  # an operator that a runtime has in this domain
             return None
         return _arity(n, f) or _attributes(signature[5], f) or _elements(signature[3], signature[4], f)
@@ -201,6 +208,15 @@ class _Check:
                         self.problem(f"the use list of {v!r} holds {user!r}, which is in no graph")
         if not self.problems:
             self.problem("use lists name users that are not in the model")
+
+
+def _near(n: Node, version: int) -> str:
+    """What may have been meant by an operator that its domain does not have in an opset."""
+    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == n.domain]
+    first = min((s.since_version for s in schemas if s.name == n.op_type), default=0)
+    if first > version:
+        return f": it came with opset {first}"
+    return did_you_mean(n.op_type, {s.name for s in schemas if s.since_version <= version and not s.deprecated})
 
 
 def _definitions(g: Graph) -> Iterator[Value]:
@@ -232,14 +248,20 @@ def _arity(n: Node, f: Facts) -> str | None:
     if f.deprecated:
         return "this operator is deprecated"
     if not f.min_inputs <= len(n.inputs) <= f.max_inputs:
-        return f"{len(n.inputs)} operands, where {f.min_inputs} to {f.max_inputs} are allowed"
+        return f"{len(n.inputs)} operands, where {_range(f.min_inputs, f.max_inputs)}"
     if not f.min_outputs <= len(n.outputs) <= f.max_outputs:
-        return f"{len(n.outputs)} results, where {f.min_outputs} to {f.max_outputs} are allowed"
+        return f"{len(n.outputs)} results, where {_range(f.min_outputs, f.max_outputs)}"
     required = onnx.defs.OpSchema.FormalParameterOption.Single
     for p, v in zip(f.schema.inputs, n.inputs, strict=False):
         if v is None and p.option == required:
             return f"operand {p.name} is required"
     return None
+
+
+def _range(least: int, most: int) -> str:
+    if least == most:
+        return f"{least} {'is' if least == 1 else 'are'} expected"
+    return f"{least} or more are expected" if most > 1000 else f"{least} to {most} are expected"
 
 
 def _attributes(found: tuple[tuple[str, Any], ...], f: Facts) -> str | None:
@@ -248,7 +270,7 @@ def _attributes(found: tuple[tuple[str, Any], ...], f: Facts) -> str | None:
         return f"attribute {k} is required"
     for k, kind in found:
         if k not in f.attributes:
-            return f"there is no attribute {k}"
+            return f"there is no attribute {k} (known: {', '.join(sorted(f.attributes)) or 'none'})"
         if kind is not None and int(kind) != int(f.kinds[k].value):
             return f"attribute {k} is {kind.name}, where {f.kinds[k].name} is expected"
     return None
@@ -267,7 +289,8 @@ def _elements(inputs: tuple[Any, ...], outputs: tuple[Any, ...], f: Facts) -> st
             if "?" in t:
                 continue
             if t not in allowed.get(p.type_str, {p.type_str}):
-                return f"{what} {p.name} is a {t}, which is not among its types"
+                expected = ", ".join(sorted(allowed.get(p.type_str, {p.type_str})))
+                return f"{what} {p.name} is a {t}, which is not among its types ({expected})"
             if p.is_homogeneous and p.type_str in allowed and bound.setdefault(p.type_str, t) != t:
                 return f"{what} {p.name} is a {t}, where {p.type_str} is already {bound[p.type_str]}"
     return None

@@ -98,11 +98,13 @@ _HINTS = {
 def unsupported(nodes: Iterable[Node]) -> UnsupportedOperator:
     """The error that names every node without a rule, why, and the ways out."""
     nodes = list(nodes)
-    lines = [f"{len(nodes)} node(s) between the inputs and outputs to differentiate have no derivative rule:"]
+    what = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    have = "has" if len(nodes) == 1 else "have"
+    lines = [f"{what} between the inputs and outputs to differentiate {have} no derivative rule:"]
     lines += [f"  {describe(n)}" for n in nodes]
     lines += [hint for domain, hint in _HINTS.items() if any(n.domain == domain for n in nodes)]
     lines.append(
-        "Add a rule for (domain, op_type) to the rule set, differentiate fewer inputs or outputs, or replace the "
-        "operator; `onnxad-opt --list-rules` lists what has one."
+        "Add a rule for (domain, op_type) to the rule set (docs/extending.md), differentiate fewer inputs or outputs, "
+        "or replace the operator; `onnxad-opt --list-rules` lists what has one."
     )
     return UnsupportedOperator("\n".join(lines), nodes)

@@ -133,18 +133,28 @@ def test_regions_that_are_not_the_attributes():
 @pytest.mark.parametrize(
     "op, operands, attributes, results, words",
     [
-        ("Nonsense", "x", {}, 1, "no such operator in opset 17"),
+        ("Nonsense", "x", {}, 1, 'domain "" has no such operator in opset 17'),
+        ("Sofmax", "x", {}, 1, "no such operator in opset 17; did you mean 'Softmax'"),
+        ("Gelu", "x", {}, 1, "no such operator in opset 17: it came with opset 20"),
         ("Upsample", "xx", {}, 1, "deprecated"),
-        ("Mul", "x", {}, 1, "1 operands, where 2 to 2"),
-        ("Mul", "xxx", {}, 1, "3 operands, where 2 to 2"),
+        ("Mul", "x", {}, 1, "1 operands, where 2 are expected"),
+        ("Mul", "xxx", {}, 1, "3 operands, where 2 are expected"),
         ("Mul", "x_", {}, 1, "operand B is required"),
-        ("Neg", "x", {}, 2, "2 results, where 1 to 1"),
+        ("Neg", "x", {}, 2, "2 results, where 1 is expected"),
         ("Cast", "x", {}, 1, "attribute to is required"),
-        ("Neg", "x", {"axis": 1}, 1, "no attribute axis"),
+        ("Clip", "xxxx", {}, 1, "4 operands, where 1 to 3 are expected"),
+        ("Sum", "", {}, 1, "0 operands, where 1 or more are expected"),
+        ("Neg", "x", {"axis": 1}, 1, "no attribute axis (known: none)"),
         ("Softmax", "x", {"axis": 1.0}, 1, "attribute axis is FLOAT, where INT"),
         ("Softmax", "x", {"axis": (1, 2)}, 1, "attribute axis is INTS, where INT"),
         ("Mul", "xn", {}, 1, "operand B is a tensor(int64), where T is already tensor(float)"),
-        ("Exp", "n", {}, 1, "tensor(int64), which is not among its types"),
+        (
+            "Exp",
+            "n",
+            {},
+            1,
+            "operand input is a tensor(int64), which is not among its types (tensor(bfloat16), tensor(double), ",
+        ),
     ],
 )
 def test_nodes_against_the_schema(op, operands, attributes, results, words):
@@ -152,6 +162,12 @@ def test_nodes_against_the_schema(op, operands, attributes, results, words):
     named = {v.name: v for v in m.graph.inputs} | {"_": None}
     m.graph.append(Node(op, [named[c] for c in operands], attributes, [""] * results))
     broken(m, op, words)
+
+
+def test_an_opset_that_is_not_known_yet():
+    m = good()
+    m.opset[""] = 99
+    broken(m, "is written in opset 99, of which the installed onnx", "use a newer onnx, or an older opset")
 
 
 def test_a_result_of_a_wrong_type():
