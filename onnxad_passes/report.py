@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from onnxad_ir.builder import Builder
-from onnxad_ir.core import Graph, Model, Node
+from onnxad_ir.core import Model, Node, Value, clone_model
 from onnxad_ir.diagnostics import describe
-from onnxad_ir.traverse import Captures
+from onnxad_ir.infer import Inference
 from onnxad_ir.types import can_vary
 from onnxad_passes.seeds import choose_sinks, choose_sources
 from onnxad_rules.activity import varying
-from onnxad_rules.kinds import Rule
+from onnxad_rules.derive import pull
+from onnxad_rules.functions import with_functions
+from onnxad_rules.kinds import Multilinear, Zero
 from onnxad_rules.node import NodeView
-from onnxad_rules.ruleset import Ruleset, default_rules
+from onnxad_rules.ruleset import Ruleset, UnsupportedOperator, default_rules
+from onnxad_rules.survey import Survey
+from onnxad_rules.tangent_space import tangent_type
 
 #: Nodes named for one reason, at most.
 _NAMED = 8
@@ -72,109 +76,109 @@ def report_derivative(
 ) -> DerivativeReport:
     """What the derivative of `outputs` with respect to `inputs` goes through.
 
-    The model has been inferred and its functions inlined, as `fold-shapes` leaves it. Nothing is built and
-    nothing raised for what is missing. Raises UsageError for unknown names.
+    The functions of the model have been inlined or given types, as `fold-shapes` and `specialize-functions` do. It is
+    not changed, and nothing is raised for what is missing: each node is differentiated by itself, in a copy, as a rule
+    may refuse some forms of an operator. Raises UsageError for unknown names.
     """
-    rules = default_rules() if rules is None else rules
-    graph = model.graph
-    sources, sinks = choose_sources(model, inputs), choose_sinks(model, outputs)
-    captures = Captures()
-    varied, _ = varying(graph.nodes, sources, rules, captures)
-    useful = set(sinks)
-    found = _Collector(model, rules)
-    for n in reversed(graph.nodes):
-        if not any(v in useful for v in n.outputs):
-            continue
-        touched = [i for i, v in enumerate(n.inputs) if v is not None and v in varied]
-        inside = any(v in varied and can_vary(v.type) for v in captures[n])
-        if not touched and not inside:
-            continue
-        found.node(n, touched, inside, captures)
-        allowed = rules.differentiable(n)
-        useful.update(v for v, ok in zip(n.inputs, allowed, strict=True) if v is not None and ok)
-        useful.update(captures[n])
+    copy = clone_model(model)
+    Inference(copy).graph(copy.graph)
+    rules = with_functions(default_rules() if rules is None else rules, copy)
+    sources, sinks = choose_sources(copy, inputs), choose_sinks(copy, outputs)
+    found = _Collector(copy, sources, rules, dict(zip(copy.graph.walk(), model.graph.walk(), strict=True)))
+    useful = found.sweep(sinks)
     return DerivativeReport(
         tuple(v.name for v in sources),
         tuple(v.name for v in sinks),
         tuple(v.name for v in sources if v not in useful),
-        sum(1 for _ in graph.nodes),
-        found.entries("differentiated"),
-        found.entries("zero"),
-        found.entries("missing"),
+        len(model.graph.nodes),
+        _entries(found.differentiated),
+        _entries(found.zero),
+        _entries(found.missing),
     )
 
 
+class _Found(dict[tuple[str, str, str], list[Node]]):
+    """Nodes, last to first, by operator and what the fields `how` and `why` of an `Entry` say."""
+
+    def add(self, n: Node, why: str = "", how: str = "") -> None:
+        self.setdefault((n.operator, how, why), []).append(n)
+
+
+def _entries(found: _Found) -> tuple[Entry, ...]:
+    """The most frequent first."""
+    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return tuple(Entry(*key, tuple(reversed(nodes))) for key, nodes in ordered)
+
+
 class _Collector:
-    def __init__(self, model: Model, rules: Ruleset):
-        self.model = model
+    """Files the nodes of a model that may be spoilt. `originals`: those that entries name in their stead."""
+
+    def __init__(self, model: Model, sources: list[Value], rules: Ruleset, originals: dict[Node, Node]):
         self.rules = rules
-        self.found: dict[str, dict[tuple[str, str, str], list[Node]]] = {
-            "differentiated": {},
-            "zero": {},
-            "missing": {},
-        }
+        self.originals = originals
+        self.op = Builder(model, model.graph)
+        self.op.scope.define_all(model.graph)
+        self.nodes = model.graph.nodes[:]
+        self.op.survey = Survey(self.nodes, calls=rules.calls)
+        self.varied, _ = varying(self.nodes, sources, rules, self.op.captures)
+        self.differentiated = _Found()
+        self.zero = _Found()
+        self.missing = _Found()
 
-    def add(self, where: str, n: Node, how: str, why: str = "") -> None:
-        self.found[where].setdefault((n.operator, how, why), []).append(n)
+    def sweep(self, sinks: Iterable[Value]) -> set[Value]:
+        """File every node that a derivative may go through; returns what the sinks depend on differentiably."""
+        useful = set(sinks)
+        for n in reversed(self.nodes):
+            results = [v for v in n.outputs if v in useful]
+            touched = [i for i, v in enumerate(n.inputs) if v is not None and v in self.varied]
+            inside = [v for v in self.op.captures[n] if v in self.varied and can_vary(v.type)]
+            if not results or not (touched or inside):
+                continue
+            allowed = self.rules.differentiable(n)
+            useful.update(v for v, ok in zip(n.inputs, allowed, strict=True) if v is not None and ok)
+            useful.update(self.op.captures[n])
+            self.file(n, touched, bool(inside), results)
+        return useful
 
-    def entries(self, where: str) -> tuple[Entry, ...]:
-        items = self.found[where].items()
-        ordered = sorted(items, key=lambda item: (-len(item[1]), item[0]))
-        return tuple(Entry(*key, tuple(reversed(nodes))) for key, nodes in ordered)
-
-    def node(self, n: Node, touched: list[int], inside: bool, captures: Captures) -> None:
-        """File a node that a derivative may go through: by operands `touched`, or inside its regions."""
+    def file(self, n: Node, touched: list[int], inside: bool, results: list[Value]) -> None:
+        """File a node whose `results` matter and that is reached by operands `touched`, or `inside` its regions."""
+        original = self.originals[n]
         candidates = self.rules.candidates(n)
-        if not candidates:
-            self.add("missing", n, "", "no rule")
-            return
-        rule = self._applies(n, candidates)
+        view = NodeView(self.op, n, self.rules)
+        rule = next((r for r in candidates if r.when is None or r.when(view)), None)
         if rule is None:
-            self.add("missing", n, "", "no rule for this form of the operator")
+            self.missing.add(original, "no rule for this form of the operator" if candidates else "no rule")
             return
-        if rule.kind == "zero":
-            self.add("zero", n, "", rule.reason or "piecewise constant, or no derivative by definition")
+        if isinstance(rule, Zero):
+            self.zero.add(original, rule.reason or "piecewise constant, or no derivative by definition")
             return
-        if inside:
-            self.add("differentiated", n, rule.kind)
-            for region in n.regions:
-                self._region(region)
-            return
-        view = self._view(n)
-        names = {i: view.formal(i) for i in touched if can_vary(n.inputs[i].type)}  # type: ignore[union-attr]
-        passed = False
-        for name in dict.fromkeys(names.values()):
+        additive = rule.additive if isinstance(rule, Multilinear) else ()
+        passed, refused = inside, False
+        for name in dict.fromkeys(view.formal(i) for i in touched if self.rules.carries(n, view.operand(i).value)):
             if name in rule.zeros:
-                self.add("zero", n, "", f"operand {name!r} has no derivative by convention")
-            elif rule.formals is not None and name not in rule.formals and name not in _additive(rule):
-                self.add(
-                    "missing",
-                    n,
-                    "",
-                    f"operand {name!r}: {rule.refuse.get(name, 'its derivative is not defined')}",
-                )
+                self.zero.add(original, f"operand {name!r} has no derivative by convention")
+            elif rule.formals is not None and name not in {*rule.formals, *additive}:
+                why = rule.refuse.get(name, "its derivative is not defined")
+                self.missing.add(original, f"operand {name!r}: {why}")
+                refused = True
             else:
                 passed = True
-        if passed:
-            self.add("differentiated", n, rule.kind)
+        if passed and (refused or self.goes_through(n, results)):
+            self.differentiated.add(original, how=rule.kind)
 
-    def _region(self, region: Graph) -> None:
-        for n in region.nodes:
-            if any(can_vary(v.type) for v in n.outputs) and not self.rules.candidates(n):
-                self.add("missing", n, "", "no rule (if a derivative goes through it)")
-            for inner in n.regions:
-                self._region(inner)
-
-    def _view(self, n: Node) -> NodeView:
-        assert n.graph is not None
-        return NodeView(Builder(self.model, n.graph, []), n, self.rules)
-
-    def _applies(self, n: Node, candidates: tuple[Rule, ...]) -> Rule | None:
-        if candidates[0].when is None:
-            return candidates[0]
-        view = self._view(n)
-        return next((r for r in candidates if r.when is None or r.when(view)), None)
-
-
-def _additive(rule: Rule) -> frozenset[str]:
-    return frozenset(getattr(rule, "additive", ()))
+    def goes_through(self, n: Node, results: list[Value]) -> bool:
+        """True where the cotangents of results can be pulled through a node; otherwise what refuses is filed."""
+        seeds = [v for v in results if self.rules.carries(n, v)]
+        given = {v: [self.op.var(self.op.graph.add_input("", tangent_type(v.type)))] for v in seeds}
+        try:
+            pull(self.op, n, given, self.varied.__contains__, self.rules)
+        except UnsupportedOperator as e:
+            stops = e.nodes or (n,)
+            for stop in stops:
+                known = self.rules.candidates(stop)
+                self.missing.add(self.originals.get(stop, stop), str(e) if known else "no rule")
+            for inner in (m for region in n.regions for m in region.walk()):  # the first region that fails is the last
+                if inner in self.originals and inner not in stops and not self.rules.candidates(inner):
+                    self.missing.add(self.originals[inner], "no rule (if a derivative goes through it)")
+            return False
+        return True
