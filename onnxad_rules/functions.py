@@ -37,14 +37,15 @@ def with_functions(rules: Ruleset, model: Model) -> Ruleset:
     """A rule set that also has a rule for every local function of a model. Its body goes before any other rule."""
     if not model.functions:
         return rules
-    calls, effects = _Calls(model), dict[FunctionKey, int]()
+    calls = _Calls(model)
     functions = list(model.functions.values())
     whole = {(f.domain, f.name) for f in functions} if rules.whole else set[tuple[str, str]]()
-    calls.rules = rules.merge((calls.rule(f) for f in functions), whole)
-    for f in _callees_first(model):
-        calls.rules.flows[f.key] = _flow(f, calls.rules)
+    effects: dict[FunctionKey, int] = {}
+    flows: dict[FunctionKey, list[frozenset[int]]] = {}
+    calls.rules = rules.merge((calls.rule(f) for f in functions), whole).with_calls(effects, flows)
+    for f in _callees_first(model):  # what is known of a function rests on what is known of those that it calls
+        flows[f.key] = _flow(f, calls.rules)
         effects[f.key] = Survey(f.body.nodes, 0, effects).effects(f.body)
-    calls.rules.calls = effects
     return calls.rules
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -33,9 +34,10 @@ class Rule:
     """What the derivative of an operator is.
 
     `formals`: the function (or number) per differentiable operand; None means every floating operand.
-    `zeros`: operands and results whose derivative is zero by definition. `reason`: why, for `zero` and for operands
-    that are not differentiable. `when`: a predicate on the node view; where it is False the next rule is tried.
-    `ranks`: what the ranks of the operands may be, for a rule that has to know them; see `onnxad_rules.ranks`.
+    `zeros`: operands and results whose derivative is zero by definition. `reason`: why, for an operator all of whose
+    derivatives are. `refuse`: operands that have a derivative which is not offered, each with what an error says.
+    `when`: a predicate on the node view; where it is False the next rule is tried. `ranks`: what the ranks of the
+    operands may be, for a rule that has to know them; see `onnxad_rules.ranks`.
     """
 
     op: str
@@ -85,9 +87,10 @@ class Linear(Rule):
 
 @dataclass(frozen=True, eq=False)
 class Multilinear(Rule):
-    """Linear in each of `formals` alone; each has its transpose. `additive` operands are added on top:
+    """Linear in each of `formals` alone; each has its transpose.
 
-    they drop out of the tangent of the others, and their own tangent is (op, n, t) -> Var.
+    `additive` operands are added on top: they drop out of the tangent of the others, and their own tangent is
+    (op, n, t) -> Var.
     """
 
     additive: Mapping[str, Fn] = field(default_factory=dict)
@@ -143,7 +146,8 @@ class Control(Rule):
     kind = "control"
 
 
-_OPEN: list[list[Rule]] = []
+#: What the innermost `declarations()` collects.
+_OPEN: ContextVar[list[Rule] | None] = ContextVar("declarations", default=None)
 
 
 @contextmanager
@@ -157,11 +161,11 @@ def declarations() -> Iterator[list[Rule]]:
     Operands of an operator that onnx has no schema for are called input_0, input_1, ..., its results output_0, ...
     """
     rules: list[Rule] = []
-    _OPEN.append(rules)
+    outer = _OPEN.set(rules)
     try:
         yield rules
     finally:
-        _OPEN.pop()
+        _OPEN.reset(outer)
 
 
 def _declare(rule: Rule) -> Rule:
@@ -173,9 +177,10 @@ def _declare(rule: Rule) -> Rule:
             raise TypeError(f"{rule.op} has no operand or result {sorted(unknown)}; it has {sorted(known)}")
     elif rule.domain == "":
         raise TypeError(f"onnx has no operator {rule.op}")
-    if not _OPEN:
+    rules = _OPEN.get()
+    if rules is None:
         raise TypeError(f"a rule for {rule.op} is declared outside of `with declarations() as rules:`")
-    _OPEN[-1].append(rule)
+    rules.append(rule)
     return rule
 
 

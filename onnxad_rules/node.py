@@ -1,5 +1,4 @@
-"""The schema-named view of a node: operands, results and attributes by the names the specification gives
-them."""
+"""A node by the names of its schema: operands, results and attributes as the specification calls them."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class NodeView:
-    """`n.A`, `n.output`, `n.axis`: an operand or result is a Var (None where omitted), an attribute its
-        value.
-     An attribute that is not set has the specification's default (None where there is none). A variadic operand
-    or result is a list of Vars. `node` is the node itself, `rules` the rule set in use.
+    """`n.A`, `n.output`, `n.axis`: an operand or result is a Var (None where omitted), an attribute its value.
+
+    An attribute that is not set has the specification's default (None where there is none). A variadic operand or
+    result is a list of Vars. `node` is the node itself, `rules` the rule set in use.
     """
 
     __slots__ = ("facts", "node", "op", "rules")

@@ -20,8 +20,6 @@ Activation: TypeAlias = Callable[[Builder, Var], Var]
 
 #: Default activations per direction.
 DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
-#: Number of gates: blocks of rows in W and R.
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 #: Activations that take parameters, with the defaults of alpha and beta (None: takes none), which are those of ONNX
 #: Runtime's kernels: where the specification names none, a missing parameter is 0.
 PARAMETERS: dict[str, tuple[float | None, float | None]] = {
@@ -169,7 +167,7 @@ def directions(op: Builder, n: NodeView, x: Var) -> list[Direction]:
     """The directions of a recurrent node, whose (sequence-first) input is `x`."""
     names = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     functions = activations(n)
-    gates, lstm = GATES[n.node.op_type], n.node.op_type == "LSTM"
+    lstm = n.node.op_type == "LSTM"
     found = []
     for i, backwards in enumerate(names[n.direction]):
         bias = None if n.B is None else op.Split(take(op, n.B, i, 0), num_outputs=2, axis=0, outputs=2)
@@ -189,7 +187,6 @@ def directions(op: Builder, n: NodeView, x: Var) -> list[Direction]:
                 states,
             )
         )
-    assert gates
     return found
 
 

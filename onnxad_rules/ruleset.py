@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain, repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from onnxad_ir.core import FunctionKey, Node, Value
 from onnxad_ir.diagnostics import OnnxadError
 from onnxad_ir.schema import latest
 from onnxad_ir.types import QUANTIZED, TensorType, Type, can_vary, is_floating
-from onnxad_rules.kinds import Decompose, Rule
+from onnxad_rules.kinds import Decompose, Rule, Zero
 
 if TYPE_CHECKING:
     from onnxad_rules.batching.core import BatchRule
     from onnxad_rules.node import NodeView
+
+#: Per result of a call of a local function, the operands that it depends on differentiably.
+Flows: TypeAlias = Mapping[FunctionKey, Sequence[frozenset[int]]]
 
 
 class Ruleset:
@@ -29,8 +32,7 @@ class Ruleset:
         self.whole = frozenset(whole)
         #: What calls of local functions are to the nodes around them (`survey.Survey`).
         self.calls: Mapping[FunctionKey, int] = {}
-        #: Per result of a call of a local function, the operands that it depends on differentiably.
-        self.flows: dict[FunctionKey, list[frozenset[int]]] = {}
+        self.flows: Flows = {}
         #: Batching rules by (domain, op_type), besides those that are built in.
         self.batching: Mapping[tuple[str, str], BatchRule] = {}
         self._table: dict[tuple[str, str], tuple[Rule, ...]] = {}
@@ -50,6 +52,12 @@ class Ruleset:
         """This table with batching rules (`onnxad_rules.batching`), each in place of one that an operator has."""
         out = self.merge(())
         out.batching = {**self.batching, **rules}
+        return out
+
+    def with_calls(self, calls: Mapping[FunctionKey, int], flows: Flows) -> Ruleset:
+        """This table with what is known of the local functions of a model."""
+        out = self.merge(())
+        out.batching, out.calls, out.flows = self.batching, calls, flows
         return out
 
     def candidates(self, node: Node) -> tuple[Rule, ...]:
@@ -95,14 +103,14 @@ class Ruleset:
         rules = self.candidates(node)
         if not rules:
             return tuple(v is not None and self.carries(node, v) for v in node.inputs)
-        if rules[0].kind == "zero":
+        if isinstance(rules[0], Zero):
             return (False,) * len(node.inputs)
         return tuple(
             v is not None and self.carries(node, v) and name not in rules[0].zeros
             for v, name in zip(node.inputs, _formals(rules[0], node, "inputs"), strict=False)
         )
 
-    def flow(self, node: Node) -> list[frozenset[int]] | None:
+    def flow(self, node: Node) -> Sequence[frozenset[int]] | None:
         """Per result of a call of a local function, the operands that it depends on; None for any other node."""
         return self.flows.get(node.callee) if self.flows else None
 

@@ -13,10 +13,9 @@ functions, to DequantizeLinear or a Cast to a floating type.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 from onnxad_ir.builder import Builder, Var
-from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.diagnostics import UsageError, did_you_mean
 from onnxad_ir.types import DataType, TensorType, is_floating
 from onnxad_rules.families.quantization import scale_of_elements, scale_share
 from onnxad_rules.kinds import Elementwise, Linear, Pair, Pushforward, Rule
@@ -53,8 +52,7 @@ def straight_through(operators: Iterable[str], rules: Ruleset | None = None) -> 
     chosen = list(dict.fromkeys(operators))
     for op in chosen:
         if op not in OPERATORS:
-            near = get_close_matches(op, OPERATORS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(op, OPERATORS)
             raise UsageError(f"there is no straight-through derivative of {op!r}{hint} (of: {', '.join(OPERATORS)})")
     added: list[Rule] = [Elementwise(op, formals={_ROUNDINGS[op]: 1}) for op in chosen if op in _ROUNDINGS]
     quantizers = [op for op in chosen if op in _QUANTIZERS]

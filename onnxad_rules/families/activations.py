@@ -1,7 +1,7 @@
-"""Activation functions. Those of hot paths use the fewest cheap kernels, and the result of the primal where
-it helps.
- At kinks PyTorch's value: Relu'(0) = 0, LeakyRelu'(0) = PRelu'(0) = the slope, Elu'(0) = alpha, HardSigmoid'
-= 0 and HardSwish' = 0 or 1 at their corners, Shrink' = 0 and ThresholdedRelu' = 0 at the threshold.
+"""Activation functions. Those of hot paths use the fewest cheap kernels, and the result of the primal where it helps.
+
+At kinks PyTorch's value: Relu'(0) = 0, LeakyRelu'(0) = PRelu'(0) = the slope, Elu'(0) = alpha, HardSigmoid' = 0 and
+HardSwish' = 0 or 1 at their corners, Shrink' = 0 and ThresholdedRelu' = 0 at the threshold.
 """
 
 from __future__ import annotations
