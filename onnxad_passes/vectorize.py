@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from onnxad_ir.core import Graph, Model, Value
-from onnxad_ir.diagnostics import UsageError
+from onnxad_ir.diagnostics import UsageError, did_you_mean
 from onnxad_passes.layouts import check_free, check_name, extents
 from onnxad_passes.manager import Pass
 from onnxad_passes.tidy import tidy
@@ -45,8 +45,9 @@ def _choose(graph: Graph, names: Sequence[str] | None) -> list[Value]:
     inputs = {v.name: v for v in graph.inputs}
     for name in names or ():
         if name not in inputs:
-            raise UsageError(f"the model has no input called {name!r} (its inputs: {', '.join(inputs)})")
-    chosen = [v for v in graph.inputs if names is None or v.name in names]
+            hint = did_you_mean(name, inputs)
+            raise UsageError(f"the model has no input called {name!r}{hint} (its inputs: {', '.join(inputs)})")
+    chosen = list(inputs.values()) if names is None else [inputs[name] for name in dict.fromkeys(names)]
     if not chosen:
         raise UsageError("no input to vectorize was named, or the model has none")
     return chosen

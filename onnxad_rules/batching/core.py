@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -50,18 +51,19 @@ class Same:
     var: Var
 
 
-_OPEN: list[Table] = []
+#: What the innermost `batch_rules()` collects.
+_OPEN: ContextVar[Table | None] = ContextVar("batch_rules", default=None)
 
 
 @contextmanager
 def batch_rules() -> Iterator[Table]:
     """Collects the batching rules that are declared inside the block."""
     table: Table = {}
-    _OPEN.append(table)
+    outer = _OPEN.set(table)
     try:
         yield table
     finally:
-        _OPEN.pop()
+        _OPEN.reset(outer)
 
 
 def batched(*ops: str, domain: str = "", any_rank: bool = False) -> Callable[[BatchFn], BatchFn]:
@@ -72,10 +74,13 @@ def batched(*ops: str, domain: str = "", any_rank: bool = False) -> Callable[[Ba
     """
 
     def declare(fn: BatchFn) -> BatchFn:
+        table = _OPEN.get()
+        if table is None:
+            raise TypeError("a batching rule is declared outside of `with batch_rules() as rules:`")
         for op in ops:
-            if (domain, op) in _OPEN[-1]:
+            if (domain, op) in table:
                 raise TypeError(f"operator {op} has a batching rule already")
-            _OPEN[-1][domain, op] = BatchRule(fn, any_rank)
+            table[domain, op] = BatchRule(fn, any_rank)
         return fn
 
     return declare

@@ -11,7 +11,7 @@ from onnxad_ir.diagnostics import describe
 from onnxad_ir.inline import substitute
 from onnxad_ir.printer import print_type
 from onnxad_ir.traverse import crossings, is_control, loop_layout
-from onnxad_ir.types import Dim, OptionalType, SequenceType, TensorType, Type
+from onnxad_ir.types import Dim, OptionalType, TensorType, Type, map_tensors
 from onnxad_rules.batching.core import Batch, Same, Table, spread
 from onnxad_rules.batching.ragged import RAGGED, Item, Part, Ragged, close
 from onnxad_rules.batching.regions import BY_REGION
@@ -39,11 +39,7 @@ class Sweep:
 
     def twin_type(self, t: Type | None) -> Type | None:
         """The type of the twin of a value of a type: every tensor has one more axis in front."""
-        if isinstance(t, TensorType):
-            return TensorType(t.dtype, None if t.shape is None else (self.dim, *t.shape))
-        if isinstance(t, SequenceType | OptionalType):
-            return type(t)(self.twin_type(t.elem))
-        return t
+        return map_tensors(t, lambda t: TensorType(t.dtype, None if t.shape is None else (self.dim, *t.shape)))
 
     def locate(self, op: Builder, twins: Sequence[Value]) -> None:
         """Let the number of entries be read off one of the first twins, where no shape tells it."""
@@ -58,8 +54,9 @@ class Sweep:
         """Give inputs of the main graph a leading axis; outputs that depend on them get it too."""
         graph = model.graph
         op = Builder(model, graph)
+        chosen = set(inputs)
         for i, v in enumerate(graph.inputs):
-            if v in inputs:
+            if v in chosen:
                 graph.inputs[i] = self.twins[v] = Value(v.name, self.twin_type(v.type), graph, i)
                 graph.defaults.pop(v, None)
             op.scope.define(graph.inputs[i])
@@ -69,12 +66,14 @@ class Sweep:
         self.locate(op, list(self.twins.values()))
         self.nodes(op, nodes)
         outputs: list[Value] = []
+        taken: set[Value] = set()
         for name, v in zip(names, graph.outputs, strict=True):
             twin = self.twins.get(v, v)
-            if twin is not v and (twin.producer is None or twin in outputs):
+            if twin is not v and (twin.producer is None or twin in taken):
                 twin = op.place_identity(twin, name)
             twin.name = name
             outputs.append(twin)
+            taken.add(twin)
         graph.set_outputs(outputs)
 
     def graph(self, op: Builder) -> None:

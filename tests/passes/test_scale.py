@@ -174,6 +174,7 @@ STEPS = [
     "reverse,forward",
     "reverse{layout=casadi}",
     "unroll,decompose",
+    "vectorize",
     "onnx-ir{passes=CommonSubexpressionEliminationPass},reverse",
 ]
 
