@@ -22,6 +22,10 @@ from onnxad_rules.tangent_space import tangent_type
 
 #: Nodes named for one reason, at most.
 _NAMED = 8
+#: Why a derivative is zero, where the rule gives no reason of its own.
+_STEPS = "piecewise constant, or no derivative by definition"
+#: Operators that read the form of their operand only: no derivative is lost in them.
+_FORM = frozenset({"Shape", "Size"})
 
 
 @dataclass(frozen=True)
@@ -126,18 +130,29 @@ class _Collector:
         self.missing = _Found()
 
     def sweep(self, sinks: Iterable[Value]) -> set[Value]:
-        """File every node that a derivative may go through; returns what the sinks depend on differentiably."""
+        """File every node that a derivative may go through, or ends in; returns what the sinks depend on."""
         useful = set(sinks)
+        read = set(useful)  # a derivative would come in here, if what reads it did not vary by steps only
         for n in reversed(self.nodes):
+            if not any(v in read for v in n.outputs):
+                continue
             results = [v for v in n.outputs if v in useful]
             touched = [i for i, v in enumerate(n.inputs) if v is not None and v in self.varied]
             inside = [v for v in self.op.captures[n] if v in self.varied and can_vary(v.type)]
-            if not results or not (touched or inside):
-                continue
-            allowed = self.rules.differentiable(n)
-            useful.update(v for v, ok in zip(n.inputs, allowed, strict=True) if v is not None and ok)
-            useful.update(self.op.captures[n])
-            self.file(n, touched, bool(inside), results)
+            if not (touched or inside):
+                read.update(v for v in n.inputs if v is not None)
+                read.update(self.op.captures[n])
+            elif results:
+                allowed = self.rules.differentiable(n)
+                reached = {v for v, ok in zip(n.inputs, allowed, strict=True) if v is not None and ok}
+                reached.update(self.op.captures[n])
+                useful |= reached
+                read |= reached
+                self.file(n, touched, bool(inside), results)
+            elif n.op_type not in _FORM:
+                rule = next(iter(self.rules.candidates(n)), None)
+                if isinstance(rule, Zero):
+                    self.zero.add(self.originals[n], rule.reason or _STEPS)
         return useful
 
     def file(self, n: Node, touched: list[int], inside: bool, results: list[Value]) -> None:
@@ -150,7 +165,7 @@ class _Collector:
             self.missing.add(original, "no rule for this form of the operator" if candidates else "no rule")
             return
         if isinstance(rule, Zero):
-            self.zero.add(original, rule.reason or "piecewise constant, or no derivative by definition")
+            self.zero.add(original, rule.reason or _STEPS)
             return
         additive = rule.additive if isinstance(rule, Multilinear) else ()
         passed, refused = inside, False

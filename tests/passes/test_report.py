@@ -14,6 +14,7 @@ from onnxad_passes.registry import lookup
 from onnxad_passes.report import report_derivative
 from onnxad_rules import default_rules
 from onnxad_rules.kinds import declarations, linear
+from onnxad_rules.straight_through import straight_through
 
 
 def report(text, inputs=None, outputs=None, domains=(), rules=None):
@@ -116,3 +117,35 @@ def test_of_many_nodes_the_first_few_are_named(count):
     assert f"missing: {count}" in text
     assert text.count("com.acme.Warp (") == 8
     assert ("... and 3 more" in text) == (count == 11)
+
+
+@pytest.mark.parametrize(
+    "text, operator",
+    [
+        ("a = Exp(x) b = Round(a) y = Mul(b, b)", "Round"),
+        ("q = QuantizeLinear(x, s) b = DequantizeLinear(q, s) y = Sin(b)", "QuantizeLinear"),
+        ("c = Greater(x, s) y = Where(c, s, x)", None),  # the condition costs no derivative of x
+        ("c = Greater(x, s) m = Cast<to = 1>(c) y = Sin(m)", "Greater"),
+        ("i = ArgMax(x) e = Gather(w, i) y = Sin(e)", "ArgMax"),
+        ("n = Shape(x) c = Expand(s, n) y = Add(x, c)", None),  # a form is no step
+    ],
+)
+def test_where_a_derivative_ends(text, operator):
+    """Also where what follows would be differentiated, if it did not vary by steps only."""
+    head = "g (float[3] x) => (float[N] y) <float s = {0.5}, float[3] w = {1, 2, 3}>"
+    m = from_proto(model(head + " { " + text + " }"))
+    PassManager([lookup("fold-shapes")()]).run(m)
+    found = report_derivative(m)
+    assert found.ok and [e.operator for e in found.zero] == ([operator] if operator else [])
+    assert found.unreached == (("x",) if operator else ())
+
+
+def test_the_rules_that_are_used_decide():
+    m = from_proto(
+        model("""g (float[3] x) => (float[3] y) <float s = {0.5}> {
+          a = Round(x) q = QuantizeLinear(a, s) y = DequantizeLinear(q, s) }""")
+    )
+    PassManager([lookup("fold-shapes")()]).run(m)
+    assert [e.operator for e in report_derivative(m).zero] == ["Round"]  # what follows varies by steps already
+    found = report_derivative(m, rules=straight_through(["Round", "QuantizeLinear"]))
+    assert not found.zero and not found.unreached and len(found.differentiated) == 3
