@@ -69,7 +69,7 @@ class Sweep:
         taken: set[Value] = set()
         for name, v in zip(names, graph.outputs, strict=True):
             twin = self.twins.get(v, v)
-            if twin is not v and (twin.producer is None or twin in taken):
+            if twin is not v and twin.name != name and (twin.producer is None or twin in taken):
                 twin = op.place_identity(twin, name)
             twin.name = name
             outputs.append(twin)

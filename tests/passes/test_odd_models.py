@@ -12,7 +12,7 @@ from onnxad_ir.onnx_ir import from_onnx_ir, to_onnx_ir
 from onnxad_ir.parser import parse_model
 from onnxad_ir.printer import print_model
 from onnxad_ir.proto import from_proto
-from onnxad_passes import forward, reverse, run_pipeline
+from onnxad_passes import forward, reverse, run_pipeline, vectorize
 
 W = np.linspace(0.3, 1.7, 6).reshape(2, 3)
 node = helper.make_node
@@ -108,6 +108,29 @@ MODELS = {
 )
 def test_odd_models(name):
     check(MODELS[name])
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("which", ["the first input", "every input"])
+def test_odd_models_vectorized(name, which):
+    """Each entry is the model itself, under the names it had."""
+    model = MODELS[name]
+    names = [i.name for i in model.graph.input]
+    batched = names[:1] if which == "the first input" else names
+    out = vectorize(model, batched)
+    assert [o.name for o in out.graph.output] == [o.name for o in model.graph.output]
+    if len({o.name for o in model.graph.output}) < len(model.graph.output):
+        return  # no runtime loads it
+    onnx.checker.check_model(out, full_check=True)
+    rng = np.random.default_rng(0)
+    feeds = {x: rng.uniform(0.5, 1.5, (2, 3)) for x in names}
+    many = {x: rng.uniform(0.5, 1.5, (4, 2, 3)) for x in batched}
+    got = evaluate(out, {**feeds, **many}, 99)
+    each = [evaluate(model, {**feeds, **{x: a[i] for x, a in many.items()}}, 0) for i in range(4)]
+    for y, stack in got.items():
+        want = np.stack([e[y] for e in each])
+        same = stack.ndim < want.ndim  # what every entry shares
+        np.testing.assert_allclose(np.broadcast_to(stack, want.shape) if same else stack, want, rtol=1e-12)
 
 
 def test_an_output_listed_twice():
