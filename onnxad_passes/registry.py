@@ -14,13 +14,11 @@ def all_passes() -> dict[str, type[Pass]]:
     """Every known pass class by name. An entry point may not take the name of another pass."""
     from importlib.metadata import entry_points
 
-    from onnxad_passes.builtin import BUILTIN
-
-    found: dict[str, type[Pass]] = {p.name: p for p in BUILTIN}
+    found = dict(_ours())
     for point in entry_points(group="onnxad.passes"):
         try:
             cls = point.load()
-        except (ImportError, AttributeError) as e:
+        except Exception as e:  # a module of others may raise anything as it is imported
             raise UsageError(f"pass {point.name!r} cannot be loaded from {point.value}: {e}") from None
         if not (isinstance(cls, type) and issubclass(cls, Pass)):
             raise UsageError(f"entry point {point.name!r} of group onnxad.passes is no Pass class: {cls!r}")
@@ -29,8 +27,20 @@ def all_passes() -> dict[str, type[Pass]]:
     return found
 
 
+@cache
+def _ours() -> dict[str, type[Pass]]:
+    from onnxad_passes.builtin import BUILTIN
+
+    return {p.name: p for p in BUILTIN}
+
+
 def lookup(name: str) -> type[Pass]:
-    """The pass class of a name; UsageError, with the nearest name, where there is none."""
+    """The pass class of a name; UsageError, with the nearest name, where there is none.
+
+    Entry points are loaded for other names than ours only: a package that is broken breaks nothing else.
+    """
+    if name in _ours():
+        return _ours()[name]
     passes = all_passes()
     if name in passes:
         return passes[name]
