@@ -315,7 +315,8 @@ def _type_text(t: Type | None) -> str:
     if isinstance(t, OptionalType):
         return f"optional({_type_text(t.elem)})"
     if isinstance(t, MapType):
-        return f"map({_TYPE_NAMES[t.key]},{_type_text(t.value)})"
+        value = _TYPE_NAMES[t.value.dtype] if isinstance(t.value, TensorType) else _type_text(t.value)
+        return f"map({_TYPE_NAMES[t.key]}, {value})"
     if isinstance(t, SparseTensorType):
         return f"sparse_tensor({_TYPE_NAMES[t.dtype]})"
     return "?"

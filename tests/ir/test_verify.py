@@ -9,8 +9,8 @@ from onnx import parser
 
 from onnxad_ir.core import Graph, Model, Node, Value
 from onnxad_ir.diagnostics import ModelError
-from onnxad_ir.proto import from_proto
-from onnxad_ir.types import DataType, TensorType
+from onnxad_ir.proto import from_proto, to_proto
+from onnxad_ir.types import DataType, MapType, SequenceType, TensorType, Type
 from onnxad_ir.verify import verify
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
@@ -174,6 +174,45 @@ def test_a_result_of_a_wrong_type():
     m = good()
     m.graph.nodes[0].outputs[0].type = TensorType(DataType.DOUBLE, (2,))
     broken(m, "Mul", "result C is a tensor(double)")
+
+
+MAPS = {
+    "DictVectorizer": [
+        "string, int64",
+        "int64, string",
+        "int64, float",
+        "int64, double",
+        "string, float",
+        "string, double",
+    ],
+    "CastMap": ["int64, string", "int64, float"],
+    "ZipMap": ["string, float", "int64, float"],
+}
+
+
+@pytest.mark.parametrize(("op", "entries"), [(op, e) for op in MAPS for e in MAPS[op]])
+def test_maps_are_spelled_as_schemas_spell_them(op, entries):
+    """Every map that an operator takes or gives is fine, on its way through a file as well; another one is not."""
+    key, value = entries.split(", ")
+    some = ("a", "b") if key == "string" else (1, 2)
+    attributes = {
+        "DictVectorizer": {f"{key}_vocabulary": some},
+        "CastMap": {},
+        "ZipMap": {f"classlabels_{key}s": some},
+    }
+    t: Type = MapType(DataType[key.upper()], TensorType(DataType[value.upper()], ()))
+    rows = TensorType(DataType.FLOAT if op != "DictVectorizer" else DataType[value.upper()], ("N", 2))
+    g = Graph("g")
+    x = g.add_input("x", rows if op == "ZipMap" else t)
+    y = g.append(Node(op, [x], attributes[op], ("y",), "ai.onnx.ml")).outputs[0]
+    y.type = SequenceType(t) if op == "ZipMap" else rows
+    g.set_outputs([y])
+    m = Model(g, {"": 17, "ai.onnx.ml": 1})
+    verify(m)
+    back = from_proto(to_proto(m))
+    assert (back.graph.inputs[0].type, back.graph.outputs[0].type) == (x.type, y.type)
+    (y if op == "ZipMap" else x).type = MapType(DataType.INT8, TensorType(DataType.FLOAT, ()))
+    broken(m, "is a map(int8, float), which is not among its types")
 
 
 def test_unknown_domains_are_taken_as_they_are_but_must_be_imported():

@@ -150,6 +150,33 @@ def test_a_weight_that_is_an_input_is_no_constant():
     np.testing.assert_allclose(evaluate(both, {"x": W, "adj_y": np.ones((2, 3))}, 0)["adj_w"], W)
 
 
+def classifier(zipped):
+    """Probabilities of three classes; `zipped`: also as maps, as converters of classical models write them."""
+    nodes = [
+        node("LinearClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", classlabels_ints=[0, 1, 2],
+             coefficients=[0.5, -1.0, 2.0, 0.25, 1.0, 0.75], intercepts=[0.1, 0.2, 0.3], post_transform="SOFTMAX"),
+        node("ZipMap", ["p"], ["z"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]),
+    ]  # fmt: skip
+    entry = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    maps = helper.make_value_info("z", helper.make_sequence_type_proto(entry))
+    outputs = [value("label", ["N"], TensorProto.INT64), maps if zipped else value("p", ["N", 3], TensorProto.FLOAT)]
+    x = value("x", ["N", 2], TensorProto.FLOAT)
+    return make(nodes[: 1 + zipped], [x], outputs, ir_version=8, opset=(("", 18), ("ai.onnx.ml", 3)))
+
+
+def test_maps_beside_a_derivative():
+    """Probabilities are differentiated, and stay what they were as maps."""
+    out, plain = (reverse(classifier(zipped), outputs=["p"], layout="single") for zipped in (True, False))
+    onnx.checker.check_model(out, full_check=True)
+    rng = np.random.default_rng(0)
+    feeds = {k: rng.standard_normal(s).astype(np.float32) for k, s in (("x", (4, 2)), ("adj_p", (4, 3)))}
+    got, want = evaluate(out, feeds), evaluate(plain, feeds)
+    np.testing.assert_allclose(got["adj_x"], want["adj_x"])
+    assert np.abs(got["adj_x"]).max() > 0.1
+    np.testing.assert_allclose([[row[i] for i in range(3)] for row in got["z"]], want["p"])
+    assert parse_model(print_model(from_proto(out))).graph.outputs[1].type == from_proto(out).graph.outputs[1].type
+
+
 def test_ir_version_3():
     """Weights are inputs there, and stay so."""
     model = make(
