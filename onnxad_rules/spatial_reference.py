@@ -74,13 +74,14 @@ class ConvTranspose(OpRun):  # type: ignore[misc]
         else:
             pads = pads or [0] * 2 * n
             begin, end = list(pads[:n]), list(pads[n:])
-        out = np.zeros((x.shape[0], group * w.shape[1], *shape), x.dtype)
-        xs = x.reshape(x.shape[0], group, -1, *size)
-        ws = w.reshape(group, -1, w.shape[1], *kernel)
+        wide = x.dtype if x.dtype.itemsize > 2 else np.dtype(np.float32)
+        out = np.zeros((x.shape[0], group * w.shape[1], *shape), wide)
+        xs = x.reshape(x.shape[0], group, -1, *size).astype(wide)
+        ws = w.reshape(group, -1, w.shape[1], *kernel).astype(wide)
         for place, at in _places(kernel, stride, dilation, size):
             term = np.einsum("ngc...,gco->ngo...", xs, ws[_behind(3, place)], optimize=True)
             out[at] += term.reshape(x.shape[0], -1, *size)
-        out = out[_window([(p, f - q) for p, q, f in zip(begin, end, shape, strict=True)])]
+        out = out[_window([(p, f - q) for p, q, f in zip(begin, end, shape, strict=True)])].astype(x.dtype)
         return (out if b is None else out + b.reshape(-1, *(1,) * n),)
 
 
