@@ -174,6 +174,12 @@ class Scope:
                 self.define(v)
 
 
+#: Operators whose result has the number of their first operand, but for its precision.
+_SAME_NUMBER = frozenset(
+    ("", op) for op in ("Cast", "CastLike", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Expand")
+)
+
+
 class Builder(Idioms):
     """Appends nodes to `nodes`, a list that belongs to `graph`.
 
@@ -266,18 +272,29 @@ class Builder(Idioms):
     def number(self, x: Var | Value, wanted: float | None = None) -> float | None:
         """The one number that every element of a small constant is (None otherwise, or where it is not `wanted`).
 
-        A caller uses it: where the constant is the author's, the model is marked, so that nobody later asks for a
-        derivative with respect to it in vain (`Model.freeze`). A constant that is differentiated has no number.
+        The constant may have been cast and shaped on the way (as exporters do: CastLike of a scalar). A caller uses the
+        number: where the constant is the author's, the model is marked, so that nobody later asks for a derivative with
+        respect to it in vain (`Model.freeze`). A constant that is differentiated has no number.
         """
-        v = x.value if isinstance(x, Var) else x
-        t = v.type
-        if v.const is None or not isinstance(t, TensorType) or v in self.model.variables:
+        v: Value | None = x.value if isinstance(x, Var) else x
+        types = []
+        while v is not None and v.const is None and v.producer is not None and v.producer.key in _SAME_NUMBER:
+            if v in self.model.variables:
+                return None
+            types.append(v.type)
+            v = v.producer.inputs[0]
+        if v is None or v.const is None or v in self.model.variables:
             return None
-        if t.size is None or not 0 < t.size <= 64:
+        size = v.type.size if isinstance(v.type, TensorType) else None
+        if size is None or not 0 < size <= 64:
             return None
         a = v.const.numpy().reshape(-1)
-        if a.dtype.kind in "OUSc" or not (t.size == 1 or bool((a == a[0]).all())):
+        if a.dtype.kind in "OUSc" or not (size == 1 or bool((a == a[0]).all())):
             return None
+        for t in reversed(types):
+            if not isinstance(t, TensorType) or t.dtype.is_string():
+                return None
+            a = a[:1].astype(t.dtype.numpy())
         number = float(a[0])
         if wanted is not None and number != wanted:
             return None

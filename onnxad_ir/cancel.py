@@ -52,11 +52,11 @@ def _guarded(op: Builder, b: Value) -> Value | None:
         return None
     if p.op_type == "Max" and len(p.inputs) == 2:
         x, tiny = p.inputs
-        number = None if tiny is None or tiny.const is None else op.number(tiny)
+        number = None if tiny is None else op.number(tiny)
         return x if number is not None and 0 < number <= _TINY else None
     if p.op_type == "Where":
         c, top, y = p.inputs
-        number = None if top is None or top.const is None else op.number(top, float("inf"))
+        number = None if top is None else op.number(top, float("inf"))
         return y if number is not None and c is not None and y is not None and _is_zero(op, c.producer, y) else None
     return None
 
@@ -65,7 +65,7 @@ def _is_zero(op: Builder, p: Node | None, y: Value) -> bool:
     if p is None or p.op_type != "Equal" or p.inputs[0] is not y:
         return False
     zero = p.inputs[1]
-    return zero is not None and zero.const is not None and op.number(zero, 0) is not None
+    return zero is not None and op.number(zero, 0) is not None
 
 
 def _cofactor(op: Builder, a: Value, factor: Value, depth: int) -> Value | None:

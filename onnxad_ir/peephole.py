@@ -49,8 +49,8 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def is_number(op: Builder, v: Value | None, number: float) -> bool:
-    """True where every element of a small constant is `number`."""
-    return v is not None and v.const is not None and op.number(v, number) is not None
+    """True where every element of a small constant, or of one that was cast and shaped, is `number`."""
+    return v is not None and op.number(v, number) is not None
 
 
 def absorbs(a: Shape | None, b: Shape | None) -> bool:

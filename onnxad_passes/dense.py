@@ -168,7 +168,7 @@ class _Units:
         return node.op_type in ("Neg", "Add", "Sub", "Sum", "Identity") and all(dependent)
 
     def _is_zero(self, v: Value | None) -> bool:
-        return v is not None and v.const is not None and self.op.number(v, 0) is not None
+        return v is not None and self.op.number(v, 0) is not None
 
     def _rows(self, node: Node, dependent: Sequence[bool]) -> Var | None:
         """A diagonal times a matrix, for vectors and single rows: the rows of the matrix, scaled."""

@@ -56,15 +56,14 @@ class _Folder:
         self.changed = False
 
     def graph(self, graph: Graph) -> None:
-        pinned = {*graph.outputs, *self.model.variables}
         old, graph.nodes = graph.nodes, []
         for node in old:
-            self.node(graph, node, pinned)
+            self.node(graph, node)
 
-    def node(self, graph: Graph, node: Node, pinned: set[Value]) -> None:
+    def node(self, graph: Graph, node: Node) -> None:
         branch = _taken_branch(node)
         if branch is not None:
-            self.inline(graph, node, branch, pinned)
+            self.inline(graph, node, branch)
             return
         if node.op_type in SEQUENCE_STEPS and self.resolve(graph, node):
             return
@@ -73,7 +72,12 @@ class _Folder:
         self.inference.node(node)
         self.changed |= any(v.type != t for v, t in zip(node.outputs, before, strict=True))
         v = node.outputs[0]
-        if len(node.outputs) == 1 and v.users and v not in pinned and v.dtype not in FLOATING:
+        pinned = graph in v.users or v in self.model.variables
+        if len(node.outputs) == 1 and v.users and not pinned:
+            if (same := _unchanged(node)) is not None:
+                v.replace_by(same)
+                self.folded = self.changed = True
+                return
             value = _value(node)
             if value is not None:
                 constant = self.root.add_constant(self.label(v), ir.Tensor(value))
@@ -107,7 +111,7 @@ class _Folder:
         self.names.add(v.name)
         return v.name
 
-    def inline(self, graph: Graph, node: Node, branch: Graph, pinned: set[Value]) -> None:
+    def inline(self, graph: Graph, node: Node, branch: Graph) -> None:
         """Put the nodes of a branch in the place of its If."""
         for c in branch.constants:
             c.owner = self.root
@@ -116,7 +120,7 @@ class _Folder:
         inner, branch.nodes = branch.nodes, []
         for n in inner:
             n.graph = graph
-            self.node(graph, n, pinned)
+            self.node(graph, n)
         outputs = branch.outputs  # read only now: what they were may have been replaced
         branch.set_outputs(())
         for v, new in zip(node.outputs, outputs, strict=True):
@@ -133,12 +137,20 @@ def _taken_branch(node: Node) -> Graph | None:
     return branch if isinstance(branch, Graph) else None
 
 
+def _unchanged(node: Node) -> Value | None:
+    """The constant that a cast leaves as it is."""
+    v = node.inputs[0] if node.inputs and not node.domain and node.op_type in ("Cast", "CastLike", "Identity") else None
+    return v if v is not None and v.const is not None and v.dtype == node.outputs[0].dtype else None
+
+
 def _value(node: Node) -> np.ndarray[Any, Any] | None:
-    """The integers or booleans a node computes, where they are known."""
+    """The integers or booleans a node computes, or casts to floating numbers, where they are known."""
     v = node.outputs[0]
     t = v.type
     if not isinstance(t, TensorType) or node.domain or node.regions:
         return None
+    if t.dtype in FLOATING:
+        return _from_integers(node, t)
     ints = known_ints(v) if v.content is not None else None
     if ints is not None and t.shape is not None and len(t.shape) <= 1:
         return np.asarray(ints, t.dtype.numpy()).reshape(() if not t.shape else (-1,))
@@ -152,3 +164,12 @@ def _value(node: Node) -> np.ndarray[Any, Any] | None:
             return None
         arrays.append(x.const.numpy())
     return evaluate(node.op_type, node.attributes, arrays)
+
+
+def _from_integers(node: Node, t: TensorType) -> np.ndarray[Any, Any] | None:
+    """Floating numbers that are cast from a constant of integers, which nobody can differentiate."""
+    x = node.inputs[0] if node.inputs and node.op_type in ("Cast", "CastLike") else None
+    if x is None or x.const is None or not isinstance(x.type, TensorType) or not x.type.dtype.is_integer():
+        return None
+    size = x.type.size
+    return x.const.numpy().astype(t.dtype.numpy()) if size is not None and size <= FOLD_LIMIT else None

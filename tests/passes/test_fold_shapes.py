@@ -11,7 +11,7 @@ from support import steps
 
 from onnxad_ir.proto import from_proto, to_proto
 from onnxad_ir.verify import verify
-from onnxad_passes import run_pipeline
+from onnxad_passes import reverse, run_pipeline
 from onnxad_passes.fold_shapes import FoldShapes
 
 X = np.linspace(-1, 2, 24, dtype=np.float32).reshape(2, 3, 4)
@@ -336,3 +336,26 @@ def folded_chain(n):
     count = steps(FoldShapes().run, model)
     assert len(model.graph.nodes) == 1
     return count
+
+
+def test_casts_of_constants():
+    """Exporters cast every number to the type of its neighbour: what changes nothing goes, integers become floating."""
+    out = fold(
+        """g (float[2,3,4] x) => (float[2,3,4] y, double d) <float two = {2}, int64 three = {3}, double four = {4}> {
+             a = CastLike(two, x) b = Identity(a) c = Mul(x, b) three_cast = Cast<to = 1>(three) e = Add(c, three_cast)
+             f = CastLike(four, x) y = Div(e, f) d = Identity(four) }"""
+    )
+    assert ops(out) == ["Mul", "Add", "CastLike", "Div", "Identity"]
+    assert [list(n.input) for n in out.graph.node[:2]] == [["x", "two"], ["c", "three_cast"]]
+    assert constants(out)["three_cast"].dtype == np.float32
+
+
+def test_a_constant_that_is_cast_can_be_differentiated():
+    model = parser.parse_model(
+        HEAD + "g (float[3] x) => (float[3] y) <float two = {2}> { a = CastLike(two, x) b = Mul(x, a) y = Mul(b, a) }"
+    )
+    d = reverse(model, ["two", "a"], layout="single")
+    x = np.array([1, 2, 4], np.float32)
+    got = dict(zip([o.name for o in d.graph.output], run(d, {"x": x, "adj_y": np.ones(3, np.float32)}), strict=True))
+    assert got["adj_two"] == got["adj_a"] == 28
+    np.testing.assert_array_equal(got["y"], 4 * x)

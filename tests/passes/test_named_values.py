@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from small import model, run
 
+from onnxad_ir.diagnostics import UsageError
 from onnxad_passes import forward, gradient, reverse, run_pipeline
 
 X = np.linspace(-1, 2, 6, dtype=np.float32).reshape(2, 3)
@@ -65,3 +66,28 @@ def test_twice_in_one_pipeline():
     _, adj, fwd = run(out, {"x": X, "adj_y": ONE, "fwd_w": np.array(2, np.float32)})
     np.testing.assert_allclose(adj, X.sum(), rtol=1e-6)
     np.testing.assert_allclose(fwd, 2 * X, rtol=1e-6)
+
+
+CAST = """g (float[2,3] x, double[n] z) => (float[2,3] y) <double w = {2.0}, int64[2] s = {2, 3}, int64[1] one = {1}> {
+  a = CastLike(w, x) b = Reshape(a, one) c = Unsqueeze(b, one) d = Expand(c, s) y = Pow(x, d) }"""
+
+
+def test_the_number_of_a_constant_that_is_cast_and_shaped():
+    out = reverse(model(CAST), ["x"], layout="single")
+    got = dict(
+        zip([o.name for o in out.graph.output], run(out, {"x": X + 2, "z": np.ones(1), "adj_y": ONE}), strict=True)
+    )
+    np.testing.assert_allclose(got["adj_x"], 2 * (X + 2), rtol=1e-6)
+    assert [n.op_type for n in out.graph.node].count("Pow") == 1
+    with pytest.raises(UsageError, match="w"):  # the 2 has been used
+        reverse(out, ["w"], ["adj_x"], layout="single")
+
+
+@pytest.mark.parametrize("name", ["w", "a", "b", "c", "d"])
+def test_a_constant_has_no_number_where_its_copy_is_differentiated(name):
+    out = reverse(model(CAST), [name], layout="single")
+    got = dict(
+        zip([o.name for o in out.graph.output], run(out, {"x": X + 2, "z": np.ones(1), "adj_y": ONE}), strict=True)
+    )
+    want = (X + 2) ** 2 * np.log(X + 2)
+    np.testing.assert_allclose(got[f"adj_{name}"], want if name == "d" else want.sum(), rtol=1e-5)
