@@ -358,7 +358,7 @@ def test_interrupted(mlp, tmp_path):
     command = [
         sys.executable,
         "-c",
-        "import sys; print('ready', flush=True); from onnxad_cli.opt import main; sys.exit(main())",
+        "import sys; from onnxad_cli.opt import main; print('ready', flush=True); sys.exit(main())",
     ]
     p = subprocess.Popen(
         [*command, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
