@@ -294,7 +294,7 @@ class _Check:
         for k, x in enumerate(s.sources):
             here = self.feeds[self.probe.name_of[x]]
             size = float(np.sqrt(np.mean(np.square(here)))) if here.size else 0.0
-            d = _normal(self.rng, here) * np.asarray(size or 1.0, here.dtype)
+            d = np.asarray(_normal(self.rng, here) * np.asarray(size or 1.0, here.dtype))  # of a scalar an array, too
             if s.mode == "forward":
                 tangents = self.engines.derivative({**self.feeds, **seeds, s.prefix + x: d})[self.count :]
                 for t, y in zip(tangents, s.sinks, strict=True):
@@ -317,7 +317,7 @@ class _Check:
         name = self.probe.name_of[x]
         ends = []
         for sign in (h, -h):
-            moved = self.feeds[name] + np.asarray(sign, d.dtype) * d
+            moved = np.asarray(self.feeds[name] + np.asarray(sign, d.dtype) * d)
             ends.append(self.probe.sinks(self.engines.primal({**self.feeds, name: moved})))
         up, down = ends
         return {y: (up[y].astype(np.float64) - down[y].astype(np.float64)) / (2 * h) for y in up}
@@ -469,8 +469,7 @@ def _along(gradient: Array, direction: Array) -> Array:
     size = _norm(gradient)
     if not 0 < size < np.inf:
         return direction
-    turned: Array = direction + np.asarray(gradient * (_norm(direction) / size)).astype(direction.dtype)
-    return turned
+    return np.asarray(direction + np.asarray(gradient * (_norm(direction) / size)).astype(direction.dtype))
 
 
 def _fresh(name: str, taken: Mapping[str, Any]) -> str:

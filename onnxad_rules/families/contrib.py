@@ -15,6 +15,7 @@ from onnxad_ir.core import Node
 from onnxad_ir.diagnostics import ModelError, describe
 from onnxad_ir.shape_rules_contrib import DOMAIN
 from onnxad_rules.families.activations import gelu_erf, gelu_tanh, swish
+from onnxad_rules.families.contrib_attention import refuse
 from onnxad_rules.families.normalization import last_axes, rms
 from onnxad_rules.kinds import decompose, elementwise, linear, pushforward, zero
 from onnxad_rules.node import NodeView
@@ -217,6 +218,8 @@ def _nbits(op: Builder, n: NodeView) -> Var:
         shift = op.like(float(1 << (n.bits - 1)), scales)
     elif n.zero_points.dtype == n.scales.dtype:
         shift = op.Reshape(n.zero_points, [n.N, blocks])
+    elif n.g_idx is not None:
+        raise refuse(n, "with packed zero points beside g_idx, which not every kernel of the runtime heeds")
     else:
         packed = _unpacked(op, op.Reshape(n.zero_points, [n.N, -1]), n.bits, scales)
         shift = op.Slice(packed, [0], [blocks], [1])

@@ -113,6 +113,14 @@ def test_operators_without_double_kernels():
     assert not check_derivatives(proto, adj, engine="onnxruntime", precision="own").ok
 
 
+@pytest.mark.parametrize("engine", ["onnxruntime", "reference"])
+@pytest.mark.parametrize("precision", ["own", "double"])
+def test_scalars(engine, precision):
+    proto = model("g (float x, float[3] v) => (float y, float[3] z) { y = Sin(x) z = Mul(x, v) }")
+    report = check_derivatives(proto, engine=engine, precision=precision)
+    assert report.ok and len(report.rows) == 2 * (2 + 2 * 2) - 2
+
+
 @pytest.mark.parametrize("dtype", ["FLOAT16", "BFLOAT16", "DOUBLE"])
 def test_other_element_types(dtype):
     t = onnx_ir.DataType[dtype]

@@ -5,8 +5,9 @@ import onnx
 import pytest
 from contrib_models import MS, R, check, model, r, sigmoid, softmax
 
-from onnxad_passes import run_pipeline
+from onnxad_passes import reverse, run_pipeline
 from onnxad_rules.full_precision import erf
+from onnxad_rules.ruleset import UnsupportedOperator
 
 
 def gelu(x):
@@ -147,6 +148,28 @@ def test_nbits(bits, zero_points):
     inputs = [r((2, inner)), packed, 0.1 + R.random((rows, blocks)) * 0.1, *([stored] if zero_points else [])]
     attrs = {"K": inner, "N": rows, "bits": bits, "block_size": block}
     check("MatMulNBits", f, inputs, attrs, second=False)
+
+
+@pytest.mark.parametrize("zero_points", [False, True])
+def test_nbits_in_an_order_of_its_own(zero_points):
+    """g_idx tells which block each column belongs to."""
+    rng = np.random.default_rng(0)  # (other tests go on with the numbers they have)
+    rows, inner, block, blocks = 3, 32, 16, 2
+    q = rng.integers(0, 16, (rows, inner)).astype(np.uint8)
+    packed = (q[:, 0::2] | (q[:, 1::2] << 4)).astype(np.uint8).reshape(rows, blocks, block // 2)
+    order = rng.permutation(np.repeat(np.arange(blocks), block)).astype(np.int32)
+
+    def f(a, b, scales, z, order):
+        shift = 8 if z is None else z.reshape(rows, blocks)[:, order]
+        return [a @ ((q.astype(float) - shift) * scales.reshape(rows, blocks)[:, order]).T]
+
+    zeros = rng.random(rows * blocks) * 15 if zero_points else None
+    inputs = [rng.standard_normal((2, inner)), packed, 0.1 + rng.random(rows * blocks) * 0.1, zeros, order]
+    attrs = {"K": inner, "N": rows, "bits": 4, "block_size": block}
+    check("MatMulNBits", f, inputs, attrs, wrt=[0, 2], second=False)
+    proto = model("MatMulNBits", [*inputs[:3], np.zeros(rows, np.uint8), order], attrs, 1, MS, symbolic=False)
+    with pytest.raises(UnsupportedOperator, match="packed zero points beside g_idx"):
+        reverse(proto, ["x0"], layout="single")
 
 
 def test_integer_to_float():
