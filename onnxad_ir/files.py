@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import tempfile
@@ -88,6 +89,7 @@ def save(
         raise UsageError(f"{path} has no folder to write external data to")
     externals = _Externals(model, os.path.dirname(path), external_data, path + ".data")
     data = _encode(model, format or format_of(path), externals)
+    externals.check(path)
     with ExitStack() as files:  # what is entered last takes its place first: data, then the model that reads it
         file = files.enter_context(_replacing(path))
         for data_path, write in externals.files():
@@ -346,6 +348,20 @@ class _Externals:
                 f"two data files would both be copied to {location!r}: {self.copies[location]!r}, {source!r}"
             )
         return location
+
+    def check(self, path: str) -> None:
+        """Raise UsageError where a file to be written is one that the model, or perhaps another one, reads."""
+        read = {os.path.realpath(_path(t)) for t in tensors(self.model) if isinstance(t, ir.ExternalTensor)}
+        for target in (path, *([self.data_path] if self.written and self.data_path else ())):
+            if os.path.realpath(target) in read:
+                raise UsageError(f"{target} holds weights that the model reads: write it under another name")
+        for location, source in self.copies.items():
+            target = os.path.join(self.folder, location)
+            if os.path.exists(target) and not filecmp.cmp(source, target, shallow=False):
+                raise UsageError(
+                    f"{target} is there with other weights than {source!r}, and may be read by another model: write "
+                    "to another folder"
+                )
 
     def files(self) -> Iterator[tuple[str, Callable[[IO[bytes]], None]]]:
         """The data files to write beside the model, and what writes each."""

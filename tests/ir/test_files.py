@@ -286,3 +286,29 @@ def test_two_data_files_of_one_name(external, tmp_path):
     (tmp_path / "c").mkdir()
     with pytest.raises(UsageError, match="both be copied"):
         save(m, tmp_path / "c" / "m.onnx", external_data="copy")
+
+
+def test_weights_that_a_model_reads_are_never_written_over(external, tmp_path):
+    """Neither by weights that move out of the model, nor by the model, nor by a copy of other weights."""
+    model = load(external)
+    (tmp_path / "a" / "w.bin").rename(tmp_path / "a" / "m.onnx.data")
+    (w,) = model.graph.constants
+    w.const = ir.ExternalTensor(
+        "m.onnx.data", 0, W.nbytes, ir.DataType.FLOAT, shape=ir.Shape(W.shape), name="w", base_dir=str(external.parent)
+    )
+    before = (tmp_path / "a" / "m.onnx.data").read_bytes()
+    save(model, external, external_data="write")  # nothing moves out of the model
+    model.graph.add_constant("v", ir.Tensor(W))
+    with pytest.raises(UsageError, match=r"m\.onnx\.data holds weights that the model reads"):
+        save(model, external, external_data="write")
+    with pytest.raises(UsageError, match=r"m\.onnx\.data holds weights that the model reads"):
+        save(model, tmp_path / "a" / "m.onnx.data", "onnx")
+    assert (tmp_path / "a" / "m.onnx.data").read_bytes() == before
+    save(model, tmp_path / "a" / "other.onnx", external_data="write")
+    (tmp_path / "b").mkdir()
+    for _ in range(2):  # the same again is the same
+        save(model, tmp_path / "b" / "m.onnx", external_data="copy")
+    (tmp_path / "b" / "m.onnx.data").write_bytes(b"of another model")
+    with pytest.raises(UsageError, match="is there with other weights"):
+        save(model, tmp_path / "b" / "m.onnx", external_data="copy")
+    assert (tmp_path / "b" / "m.onnx.data").read_bytes() == b"of another model"
