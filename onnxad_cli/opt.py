@@ -10,7 +10,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -127,8 +126,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         if not word.startswith("-"):
             parser.error(f"one model is read, {args.model!r}, so what is {word!r}? -o FILE names the output")
         known = [s for a in parser._actions for s in a.option_strings if s.startswith("--")]
-        near = get_close_matches(word.partition("=")[0], known, n=1)
-        parser.error(f"unrecognized arguments: {word}" + (f"; did you mean {near[0]}?" if near else ""))
+        parser.error(f"unrecognized arguments: {word}{_near(word.partition('=')[0], known)}")
     if not args.check:
         for option in ("dim", "check_inputs", "check_engine"):
             if getattr(args, option):
@@ -136,6 +134,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.external_data is not None and args.output is None:
         parser.error("--external-data says how to write: add -o FILE")
     return args
+
+
+def _near(option: str, known: Sequence[str]) -> str:
+    from onnxad_ir.diagnostics import did_you_mean
+
+    return did_you_mean(option, known)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -425,7 +429,7 @@ def _check(
         print(report if p is None or len(jobs) == 1 else f"{p.name}:\n{report}", file=out, flush=True)
         status = status if report.ok else FAILED
     if status != OK:
-        print("onnxad-opt: error: a derivative is wrong, so nothing is written", file=sys.stderr)
+        _fail("a derivative is wrong" + ("" if args.output is None else ", so nothing is written"), FAILED)
     return status
 
 

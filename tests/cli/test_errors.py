@@ -159,7 +159,7 @@ def test_wrong_pass_option(fails, mlp):
 
 def test_wrong_command_option(fails, mlp):
     fails(2, "unrecognized arguments: --pas=reverse", mlp, "--pas=reverse")
-    fails(2, "--chek; did you mean --check", mlp, "--chek")
+    fails(2, "--chek; did you mean '--check'", mlp, "--chek")
     fails(2, "one model is read, '.*', so what is 'b.onnx'", mlp, "b.onnx")
     fails(2, "--pass: expected one argument", mlp, "--pass")
     fails(2, "invalid choice: 'yaml'", mlp, "--to=yaml")
