@@ -44,8 +44,7 @@ def push_region(
     sinks = [v for v in region.outputs if rules.crosses(v.type)]
     active = activity(region, tangents, sinks, rules, op.captures)
     inside = {v: inner.var(t) for v, t in tangents.items()}
-    for v in region.inputs:
-        inner.scope.define(v)
+    inner.scope.define(*region.inputs)
     primal = list(region.nodes)
     inner.survey = survey_of_region(op, region, primal)
     region.nodes.clear()
@@ -54,8 +53,7 @@ def push_region(
         if any(v in active for v in node.outputs):
             inner.label = _derived("forward", op.label, node)
             push(inner, node, inside, rules)
-        for v in node.outputs:
-            inner.scope.define(v)
+        inner.scope.define(*node.outputs)
     inner.label = op.label
     return inner, [inside.get(v) for v in region.outputs]
 
@@ -102,10 +100,10 @@ class Adjoint:
         """The cotangent of the result of an If as that of an output of the branch: what is known of it holds of both.
 
         A branch whose shape contradicts what is declared of the result is never taken; its adjoint must load all the
-        same.
+        same. So must those of Ifs inside of it, where extents are declared that the branch does not tell.
         """
         ct = self.op.var(ct)
-        if contradict(ct.shape, value.shape):
+        if contradict(ct.shape, value.shape) or says_more(ct.shape, value.shape):
             return self.op.Reshape(ct, self.op.shape(self.op.var(value)), allowzero=1)
         if ct.shape == value.shape:
             return ct
@@ -244,6 +242,12 @@ def contradict(result: Shape | None, yielded: Shape | None) -> bool:
     return len(a) != len(b) or any(
         isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)
     )
+
+
+def says_more(result: Shape | None, yielded: Shape | None) -> bool:
+    """True where an extent of the result of an If is a number that the branch does not tell."""
+    pairs = zip(result or (), yielded or (), strict=False)
+    return any(isinstance(x, int) and not isinstance(y, int) for x, y in pairs)
 
 
 def add_result(node: Node, t: Type | None, name: str = "") -> Value:

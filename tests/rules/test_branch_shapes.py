@@ -48,6 +48,30 @@ def test_a_branch_that_contradicts_the_declared_result(other, level):
     np.testing.assert_allclose(evaluate(second, feeds, level)["fwd_adj_x"], 2 * X, rtol=1e-6)
 
 
+@pytest.mark.parametrize("then", ["e", "Sin"])
+@pytest.mark.parametrize("level", [0, 99])
+def test_branches_inside_of_a_branch_that_contradict_the_declared_result(then, level):
+    """What the inner If returns has no extents of its own: a runtime that sees the declared ones there fails to load."""
+    last = "e = Sin(v)" if then == "Sin" else "e = Identity(v)"
+    m = model(
+        f"""g (float[2,3] x, bool c, bool d) => (float[2,3] y) {{
+        y = If (c) <
+            then_branch = outer_then () => (float t) {{ t = Mul(x, x) }},
+            else_branch = outer_else () => (float e) {{
+                v = If (d) <
+                    then_branch = inner_then () => (float r) {{ p = Exp(x) q = Transpose(p) r = MatMul(p, q) }},
+                    else_branch = inner_else () => (float s) {{ s = Concat<axis = 0>(x, x) }}
+                >
+                {last}
+            }}
+        >
+    }}"""
+    )
+    out = reverse(m, layout="single")
+    got = evaluate(out, {"x": X, "c": np.array(True), "d": np.array(True), "adj_y": X}, level)
+    np.testing.assert_allclose(got["adj_x"], 2 * X * X, rtol=1e-6)
+
+
 def test_branches_of_different_ranks():
     text = """g (float[2,3] x, bool c) => (float l) {
         v = If (c) <
