@@ -152,10 +152,12 @@ class Scope:
         found = None if self.parent is None else self.parent.like(shape)
         return self.shapes.get(shape) if found is None else found
 
-    def define(self, value: Value) -> None:
-        """Remember a value's symbols."""
-        t = value.type
-        if isinstance(t, TensorType) and t.shape is not None:
+    def define(self, *values: Value) -> None:
+        """Remember the symbols of values."""
+        for value in values:
+            t = value.type
+            if not isinstance(t, TensorType) or t.shape is None:
+                continue
             symbolic = False
             for i, d in enumerate(t.shape):
                 if isinstance(d, str):
@@ -167,11 +169,9 @@ class Scope:
 
     def define_all(self, graph: Graph) -> None:
         """Remember the symbols of everything defined in a graph (not in its regions)."""
-        for v in graph.inputs:
-            self.define(v)
+        self.define(*graph.inputs)
         for n in graph.nodes:
-            for v in n.outputs:
-                self.define(v)
+            self.define(*n.outputs)
 
 
 #: Operators whose result has the number of their first operand, but for its precision.
@@ -227,9 +227,9 @@ class Builder(Idioms):
         """A builder for a new region's graph; make it a node's attribute when it is complete."""
         return self.inside(Graph(name))
 
-    def inside(self, graph: Graph) -> Builder:
+    def inside(self, graph: Graph, nodes: list[Node] | None = None) -> Builder:
         """A builder for the graph of a region of a node at this builder's place."""
-        return self._child(graph, None)
+        return self._child(graph, nodes)
 
     def apart(self, graph: Graph, nodes: list[Node] | None = None) -> Builder:
         """A builder for another graph, or another place of this one: no value and expression of here is known there."""
@@ -330,8 +330,6 @@ class Builder(Idioms):
                 if isinstance(x, Var | Value) and (dtype := (x.value if isinstance(x, Var) else x).dtype) is not None:
                     break
             inputs = [self._operand(x, dtype) for x in operands]
-            while inputs and inputs[-1] is None:
-                inputs.pop()
             for k, a in attributes.items():
                 if isinstance(a, list):
                     attributes[k] = tuple(a)
@@ -354,6 +352,8 @@ class Builder(Idioms):
         domain: str = "",
     ) -> tuple[Value, ...]:
         """The results of an operator: existing values where an identity, a constant or an equal node gives them."""
+        while inputs and inputs[-1] is None:
+            inputs = inputs[:-1]
         if not domain and outputs == 1:
             if (respell := SPELLINGS.get(op_type)) is not None:
                 inputs = respell(self, inputs, attributes) or inputs
@@ -375,11 +375,15 @@ class Builder(Idioms):
         node.graph = self.graph
         self.nodes.append(node)
         self.inference.node(node)
-        for v in node.outputs:
-            self.scope.define(v)
+        self.scope.define(*node.outputs)
         if key is not None:
             self.scope.remember(key, node.outputs)
         return node.outputs
+
+    def keep(self, node: Node) -> None:
+        """Append a node of the graph that is rewritten, whose results have their types."""
+        self.nodes.append(node)
+        self.scope.define(*node.outputs)
 
     def place_typed(self, node: Node, types: Sequence[Type | None]) -> tuple[Value, ...]:
         """Append a node whose result types are known to the caller."""

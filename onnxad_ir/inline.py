@@ -47,11 +47,11 @@ def _inline_nodes(
         else:
             inputs = [None if v is None else env.get(v, v) for v in node.inputs]
             attrs = _resolve(node.attributes, attributes)
-            while inputs and inputs[-1] is None:
-                inputs.pop()
             if simplify:
                 results = op.emit(node.op_type, inputs, attrs, len(node.outputs), node.domain)
             else:
+                while inputs and inputs[-1] is None:
+                    inputs.pop()
                 names = [v.name for v in node.outputs]
                 copy = Node(node.op_type, inputs, attrs, names, node.domain, node.name or op.label, node.overload)
                 results = _put(op, copy)

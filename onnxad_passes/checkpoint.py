@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
-from onnxad_ir.builder import Builder, Scope, Var
+from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Function, Graph, Model, Node, Value, clone_graph
 from onnxad_ir.diagnostics import UsageError, describe
 from onnxad_ir.infer import Inference
@@ -91,19 +91,15 @@ class _Blocks:
     def graph(self, op: Builder, chosen: Callable[[Node], bool]) -> None:
         """Rewrite the graph of a builder, whose list of nodes is empty."""
         old, op.graph.nodes = op.graph.nodes, op.nodes
-        for v in op.graph.inputs:
-            op.scope.define(v)
+        op.scope.define(*op.graph.inputs)
         for n in old:
             if n.op_type in ("Scan", "Loop") and not n.domain and chosen(n):
                 self.loop(op, n)
                 continue
             if n.op_type == "If" and not n.domain and chosen(n):
                 for region in n.regions:
-                    inner = Builder(op.model, region, [], Scope(op.scope), op.inference, root=op.root)
-                    self.graph(inner, lambda _: True)
-            op.nodes.append(n)
-            for v in n.outputs:
-                op.scope.define(v)
+                    self.graph(op.inside(region, []), lambda _: True)
+            op.keep(n)
 
     def loop(self, op: Builder, node: Node) -> None:
         """Put the blocked form of a loop in its place, or leave one of too few iterations."""
@@ -118,9 +114,7 @@ class _Blocks:
         if self.every == 1 or (isinstance(size, int) and isinstance(trips, int) and size >= trips):
             if self.every == 1 or size == 1:
                 node.metadata = {**(node.metadata or {}), REPLAY: "1"}
-            op.nodes.append(node)
-            for v in node.outputs:
-                op.scope.define(v)
+            op.keep(node)
             return
         if loop.is_scan:
             results = _block_scan(op, loop, self.cut(op, self.scan_trips(op, loop)))
@@ -265,8 +259,7 @@ def _block_scan(op: Builder, loop: LoopView, cut: _Cut) -> list[Var]:
         t = None if shape is None else TensorType(main.dtype, shape[:axis] + shape[axis + 1 :])
         slices.append(outer.add_input(v.name, t))
     block = op.inside(outer)
-    for v in outer.inputs:
-        block.scope.define(v)
+    block.scope.define(*outer.inputs)
     outer.set_outputs(scan(block, states, slices, body))
     operands = [*loop.carried, *(main.value for main, _ in parts)]
     attributes = {"body": outer, "num_scan_inputs": len(slices), **shared}
@@ -353,8 +346,7 @@ def _outer_loop(op: Builder, loop: LoopView) -> tuple[Graph, Builder, Value, lis
     go = outer.add_input("go", TensorType(DataType.BOOL, ()))
     states = [outer.add_input(v.name, v.type) for v in loop.states]
     block = op.inside(outer)
-    for v in outer.inputs:
-        block.scope.define(v)
+    block.scope.define(*outer.inputs)
     return outer, block, go, states
 
 

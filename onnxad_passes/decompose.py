@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from onnxad_ir.builder import Builder, Scope
+from onnxad_ir.builder import Builder
 from onnxad_ir.core import Graph, Model
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.inline import substitute
@@ -42,19 +42,15 @@ class Decompose(Pass):
         graph: Graph = op.graph
         changed = False
         old, graph.nodes = graph.nodes, op.nodes
-        for v in graph.inputs:
-            op.scope.define(v)
+        op.scope.define(*graph.inputs)
         for node in old:
             for region in node.regions:
-                inner = Builder(op.model, region, [], Scope(op.scope), op.inference, root=op.root)
-                changed |= self._graph(inner, rules)
+                changed |= self._graph(op.inside(region, []), rules)
             rule = None
-            if self.ops is None or (f"{node.domain}." if node.domain else "") + node.op_type in self.ops:
+            if self.ops is None or node.operator in self.ops:
                 rule = rules.composition(NodeView(op, node, rules), asked=self.ops is not None)
             if rule is None:
-                op.nodes.append(node)
-                for v in node.outputs:
-                    op.scope.define(v)
+                op.keep(node)
                 continue
             op.label = node.name
             results = decomposition(op, rule, NodeView(op, node, rules))

@@ -55,8 +55,7 @@ def start(model: Model) -> Builder:
 def tangents_along(model: Model, x: Value, sinks: Sequence[Value], rules: Ruleset) -> tuple[Value, dict[Value, Var]]:
     """A seed that stands for a direction of a value, and the tangents along it, interleaved with the main graph."""
     op = Builder(model, model.graph)
-    for v in model.graph.inputs:
-        op.scope.define(v)
+    op.scope.define(*model.graph.inputs)
     seed = Value("", x.type, model.graph)
     return seed, interleave(op, {x: op.var(seed)}, sinks, rules)
 
@@ -77,8 +76,7 @@ def add_dense(model: Model, seed: Value, along: str, singles: Sequence[Single], 
         v.name = ""
     op = Builder(model, graph)
     units = _Units(op, seed, named[along], rules)
-    for v in graph.inputs:
-        op.scope.define(v)
+    op.scope.define(*graph.inputs)
     nodes = graph.nodes[:]
     graph.nodes.clear()
     for node in nodes:

@@ -70,8 +70,7 @@ class Forward(Pass):
         sources, sinks = choose_sources(model, self.inputs), choose_sinks(model, self.outputs)
         prefix = self.prefix if self.prefix is not None else next_prefix("fwd", graph, (*sources, *sinks))
         op = Builder(model, graph)
-        for v in graph.inputs:
-            op.scope.define(v)
+        op.scope.define(*graph.inputs)
         seeds = add_seeds(op, graph, sources, prefix)
         tangents = interleave(op, seeds, sinks, rules)
         op.label = "forward"
@@ -106,6 +105,5 @@ def interleave(op: Builder, seeds: Mapping[Value, Var], sinks: Sequence[Value], 
                     tangents[v] = seeds[v] if arrived is seeds[v] else op.Add(arrived, seeds[v])
                 elif v in tangents and v not in active:
                     del tangents[v]
-        for v in node.outputs:
-            op.scope.define(v)
+        op.scope.define(*node.outputs)
     return tangents

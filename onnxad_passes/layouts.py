@@ -92,8 +92,7 @@ def add_directions(
         graph.inputs[i] = Value(v.name, form.packed(v.name, v.type), graph, i)
         waiting[v] = op.var(graph.inputs[i])
     form.seeds = [(x, v.shape) for v, x in waiting.items()]
-    for v in graph.inputs:
-        op.scope.define(v)
+    op.scope.define(*graph.inputs)
     nodes = graph.nodes[:]
     graph.nodes.clear()
     for node in nodes:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from onnxad_ir.builder import Builder, Scope, Var
+from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Model, Node, Value
 from onnxad_ir.diagnostics import OnnxadError, UsageError, describe
 from onnxad_ir.inline import inline_body, substitute
@@ -58,8 +58,7 @@ class _Unroller:
     def graph(self, op: Builder) -> None:
         """Rewrite the graph of a builder, whose list of nodes is empty."""
         old, op.graph.nodes = op.graph.nodes, op.nodes
-        for v in op.graph.inputs:
-            op.scope.define(v)
+        op.scope.define(*op.graph.inputs)
         for n in old:
             self.node(op, n)
 
@@ -71,17 +70,14 @@ class _Unroller:
             self.loop = outer
             return
         for region in node.regions:
-            inner = Builder(op.model, region, [], Scope(op.scope), op.inference, root=op.root)
-            self.graph(inner)
+            self.graph(op.inside(region, []))
         self.count += 1
         if self.changed and self.count > self.limit:  # a model without loops may be of any size
             raise UnrollTooLarge(
                 f"writing out the loops makes more than {self.limit} nodes, at {describe(self.loop or node)}; raise "
                 "`limit`, or differentiate the loops in place, which needs no unrolling"
             )
-        op.nodes.append(node)
-        for v in node.outputs:
-            op.scope.define(v)
+        op.keep(node)
 
     def write_out(self, op: Builder, node: Node, trips: int) -> None:
         """Put the iterations of a loop in its place."""
@@ -120,7 +116,7 @@ class _Unroller:
 
     def iteration(self, op: Builder, body: Graph, operands: list[Value | None]) -> list[Value | None]:
         """One iteration; the loops inside are written out too."""
-        written = Builder(op.model, op.graph, [], Scope(op.scope), op.inference, op.label, op.root)
+        written = op.scratch()
         outs = inline_body(written, body, operands, {}, simplify=True)
         for n in written.nodes:
             self.node(op, n)

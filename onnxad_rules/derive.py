@@ -64,8 +64,7 @@ def push(op: Builder, node: Node, tangents: dict[Value, Var], rules: Ruleset) ->
     if not captured and all(t is None for t in ts):
         return
     if not node.regions:  # what is written into a region, or made for one, cannot read what the node returns
-        for v in node.outputs:
-            op.scope.define(v)
+        op.scope.define(*node.outputs)
     n = NodeView(op, node, rules)
     rule = find(rules, n)
     if rule.ranks is not None and rule.kind == "decompose":
@@ -198,8 +197,6 @@ def _push_elementwise(op: Builder, rule: Rule, n: NodeView, ts: Tangents) -> Tan
 
 def _again(op: Builder, n: NodeView, inputs: list[Value | None]) -> Tangents:
     """The operator itself on other operands."""
-    while inputs and inputs[-1] is None:
-        inputs.pop()
     node = n.node
     attributes = {k: clone_graph(a) if isinstance(a, Graph) else a for k, a in node.attributes.items()}
     results = op.emit(node.op_type, inputs, attributes, len(node.outputs), node.domain)
@@ -471,8 +468,7 @@ def _commit(op: Builder, scratch: Builder, results: list[Value]) -> None:
         op.nodes.append(node)
         if key is not None and found is None:
             op.scope.remember(key, node.outputs)
-        for v in node.outputs:
-            op.scope.define(v)
+        op.scope.define(*node.outputs)
 
 
 _PUSH: dict[str, Callable[[Builder, Any, NodeView, Tangents], Tangents]] = {

@@ -258,8 +258,7 @@ def _extend(op: Builder, node: Node, f: Function, count: int) -> None:
     for v in f.body.outputs[old:count]:
         add_result(node, None, v.name)
     op.inference.node(node)
-    for v in node.outputs[old:]:
-        op.scope.define(v)
+    op.scope.define(*node.outputs[old:])
 
 
 def _part(body: Graph, primal: Iterable[Node], results: list[Value]) -> tuple[Graph, list[Value]]:

@@ -70,8 +70,7 @@ class NodeView:
             more = tuple(Value("", None, self.node, start + i) for i in range(missing))
             self.node.outputs = (*self.node.outputs, *more)
             self.op.inference.node(self.node)
-            for v in more:
-                self.op.scope.define(v)
+            self.op.scope.define(*more)
 
     def formal(self, index: int) -> str:
         """The specification's name of the operand at a position."""

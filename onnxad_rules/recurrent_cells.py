@@ -241,8 +241,7 @@ def _scan(op: Builder, d: Direction, xw: Var, mask: Var | None) -> tuple[Var, ..
     slices = [v for v in (xw, mask) if v is not None]
     ins = [body.graph.add_input("", t) for t in state_types]
     sliced = [body.graph.add_input("", _slice_type(v)) for v in slices]
-    for v in (*ins, *sliced):
-        body.scope.define(v)
+    body.scope.define(*ins, *sliced)
     old = [body.var(v) for v in ins]
     new = CELLS[d.n.node.op_type](op, body, d, body.var(sliced[0]), old)
     y = new[0]

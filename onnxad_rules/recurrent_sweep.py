@@ -142,8 +142,7 @@ def scan(
     inner = op.region("sweep")
     ins = [inner.graph.add_input("", v.type) for v in states]
     ins += [inner.graph.add_input("", TensorType(v.dtype, _tail(v))) for v in slices]
-    for v in ins:
-        inner.scope.define(v)
+    inner.scope.define(*ins)
     args = [inner.var(v) for v in ins]
     after, stacks = body(inner, args[: len(states)], args[len(states) :])
     inner.graph.set_outputs([v.value for v in (*after, *stacks)])

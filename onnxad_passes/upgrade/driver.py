@@ -81,8 +81,7 @@ class _Walk:
     def graph(self, graph: Graph, scope: Scope) -> None:
         """Rewrite a graph; the recursion is as deep as regions are nested."""
         old, graph.nodes = graph.nodes, []
-        for v in graph.inputs:
-            scope.define(v)
+        scope.define(*graph.inputs)
         for n in old:
             for region in n.regions:
                 self.graph(region, Scope(scope))
@@ -96,8 +95,7 @@ class _Walk:
             if self.typed:
                 if not adapters:
                     self.inference.node(n)
-                for v in n.outputs:
-                    scope.define(v)
+                scope.define(*n.outputs)
 
     def adapt(self, graph: Graph, n: Node, adapters: tuple[Adapt, ...], scope: Scope) -> None:
         """Append `n` as its adapters leave it, or what they put in its place."""

@@ -195,8 +195,6 @@ class Batch:
         merged = {k: a for k, a in {**node.attributes, **attributes}.items() if a is not None}
         merged = {k: tuple(a) if isinstance(a, list) else a for k, a in merged.items()}
         inputs = [None if v is None else v.value for v in operands]
-        while inputs and inputs[-1] is None:
-            inputs.pop()
         results = self.op.emit(node.op_type, inputs, merged, outputs or len(node.outputs), node.domain)
         return self.op.var(results[0]) if len(results) == 1 else tuple(map(self.op.var, results))
 

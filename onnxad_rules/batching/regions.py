@@ -161,8 +161,7 @@ def _with_twins(sweep: Sweep, op: Builder, body: Graph, own: Sequence[bool], hea
             new_inputs[k] = sweep.twins[old] = Value(old.name, sweep.twin_type(old.type), body)
     set_inputs(body, new_inputs)
     inner = op.inside(body)
-    for v in body.inputs:
-        inner.scope.define(v)
+    inner.scope.define(*body.inputs)
     return inner
 
 

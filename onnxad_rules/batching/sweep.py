@@ -92,9 +92,7 @@ class Sweep:
             if isinstance(item, Part):
                 self._part(op, item)
             elif not any(v in self.twins for v in op.captures.operands(item)):
-                op.nodes.append(item)
-                for v in item.outputs:
-                    op.scope.define(v)
+                op.keep(item)
             else:
                 try:
                     self.node(op, item)
