@@ -177,10 +177,7 @@ class Node:
         """Recompute `regions` from the attributes and make this node their parent."""
         found: list[Graph] = []
         for a in self.attributes.values():
-            if isinstance(a, Graph):
-                found.append(a)
-            elif isinstance(a, tuple) and a and isinstance(a[0], Graph):
-                found.extend(a)
+            found += graphs_of(a)
         for g in found:
             g.parent = self
         self.regions = tuple(found)
@@ -504,14 +501,21 @@ def clone_constant(value: Value, into: Graph) -> Value:
     return c
 
 
+def graphs_of(a: Attr) -> tuple[Graph, ...]:
+    """The regions that an attribute holds."""
+    if isinstance(a, Graph):
+        return (a,)
+    return a if isinstance(a, tuple) and a and isinstance(a[0], Graph) else ()
+
+
 def clone_node(node: Node, mapping: dict[Value, Value], attributes: Mapping[str, Attr] | None = None) -> Node:
     """A copy of `node` (not placed in a graph) on mapped operands; `mapping` is extended by its results."""
     attrs: dict[str, Attr] = {}
     for k, a in node.attributes.items():
         if isinstance(a, Graph):
             attrs[k] = clone_graph(a, mapping, attributes)
-        elif isinstance(a, tuple) and a and isinstance(a[0], Graph):
-            attrs[k] = tuple(clone_graph(g, mapping, attributes) for g in a)
+        elif several := graphs_of(a):
+            attrs[k] = tuple(clone_graph(g, mapping, attributes) for g in several)
         elif attributes is not None and isinstance(a, AttrRef):
             if a.name in attributes:
                 attrs[k] = attributes[a.name]

@@ -23,6 +23,7 @@ from onnxad_ir.core import (
 )
 from onnxad_ir.diagnostics import ModelError
 from onnxad_ir.names import Names, name_body
+from onnxad_ir.schema import domain_of
 from onnxad_ir.types import (
     DataType,
     Dim,
@@ -36,7 +37,8 @@ from onnxad_ir.types import (
 )
 
 _K = ir.AttributeType
-_QUANTIZATION = "quant_parameter_tensor_names"  # Where onnx_ir keeps them.
+#: Where onnx_ir keeps the parameters that a value is quantized with.
+QUANTIZATION = "quant_parameter_tensor_names"
 #: The forms of a Constant node that become a constant: element type (None: a tensor object).
 _CONSTANTS: dict[str, DataType | None] = {
     "value": None,
@@ -58,7 +60,7 @@ def from_onnx_ir(model: ir.Model, base_dir: str = "") -> Model:
     reader = _Reader()
     out = Model(
         reader.graph(model.graph),
-        {_domain(k): v for k, v in model.graph.opset_imports.items()},
+        {domain_of(k): v for k, v in model.graph.opset_imports.items()},
         ir_version=model.ir_version,
         producer_name=model.producer_name or "",
         producer_version=model.producer_version or "",
@@ -97,10 +99,6 @@ def to_onnx_ir(model: Model) -> ir.Model:
     )
 
 
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
-
-
 class _Reader:
     def __init__(self) -> None:
         self.values: dict[ir.Value, Value] = {}
@@ -113,11 +111,11 @@ class _Reader:
         body.name, body.doc, body.metadata = f.name, "", {}  # They are said of the function.
         attributes = f.attributes.values()
         return Function(
-            _domain(f.domain),
+            domain_of(f.domain),
             f.name,
             f.overload,
             body,
-            {_domain(k): v for k, v in f.opset_imports.items()},
+            {domain_of(k): v for k, v in f.opset_imports.items()},
             parameters=tuple(a.name for a in attributes if a.value is None),
             defaults={a.name: self.attribute(a) for a in attributes if a.value is not None},
             doc=f.doc_string or "",
@@ -145,7 +143,7 @@ class _Reader:
         return g
 
     def node(self, g: Graph, n: ir.Node) -> None:
-        domain = _domain(n.domain)
+        domain = domain_of(n.domain)
         if n.op_type == "Constant" and not domain and self.constant(g, n):
             return
         title = f'operand of {n.op_type} "{n.name}"'
@@ -176,7 +174,7 @@ class _Reader:
     def notes(self, g: Graph, source: ir.Graph) -> None:
         ours = (*source.inputs, *source.initializers.values(), *(o for n in source for o in n.outputs))
         for v in dict.fromkeys(ours):
-            quantization = v.meta.get(_QUANTIZATION) or {}
+            quantization = v.meta.get(QUANTIZATION) or {}
             if v.doc_string or v.metadata_props or quantization:
                 g.notes[self.values[v]] = Note(v.doc_string or "", tuple(v.metadata_props.items()))
             if quantization:
@@ -331,7 +329,7 @@ class _Writer:
             out.metadata_props.update(note.metadata)
             found = {k: self.names[p] for k, p in note.quantization if p in self.names}
             if found:
-                out.meta[_QUANTIZATION] = found
+                out.meta[QUANTIZATION] = found
         return out
 
     def attribute(self, name: str, a: Attr) -> ir.Attr:

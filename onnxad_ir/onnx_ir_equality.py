@@ -7,6 +7,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxad_ir.onnx_ir import QUANTIZATION
+
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
 #: Tensors of more bytes than this are equal only where they are one object: weights are not read.
@@ -78,7 +80,7 @@ def _define(a: Iterable[ir.Value], b: Iterable[ir.Value], pairs: dict[ir.Value |
 
 
 def _facts(v: ir.Value) -> tuple[Any, ...]:
-    quantization = v.meta.get("quant_parameter_tensor_names") or {}
+    quantization = v.meta.get(QUANTIZATION) or {}
     return (*_notes(v), v.type, v.shape, dict(quantization))
 
 

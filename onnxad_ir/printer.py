@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxad_ir.core import Attr, AttrRef, EmptyList, Function, Graph, Model, Node, RawAttr, Tensor, Value
+from onnxad_ir.core import Attr, AttrRef, EmptyList, Function, Graph, Model, Node, RawAttr, Tensor, Value, graphs_of
 from onnxad_ir.names import name_body, name_model
 from onnxad_ir.types import (
     DataType,
@@ -229,14 +229,14 @@ class _Printer:
         if n.overload:
             text += f":{word(n.overload)}"
         text += f"({', '.join(['_' if v is None else names[v] for v in n.inputs])})"
-        plain = {k: a for k, a in n.attributes.items() if not _is_region(a)} if n.regions else n.attributes
+        plain = {k: a for k, a in n.attributes.items() if not graphs_of(a)} if n.regions else n.attributes
         if plain:
             text += f" <{self.attributes(plain)}>"
         for k, a in n.attributes.items() if n.regions else ():
             if isinstance(a, Graph):
                 text = self.region(text, word(k), a, indent)
-            elif _is_region(a):
-                for i, g in enumerate(a):
+            else:
+                for i, g in enumerate(graphs_of(a)):
                     text = self.region(text, f"{word(k)}[{i}]", g, indent)
         if n.name:
             text += f" loc({quote(n.name)})"
@@ -357,10 +357,6 @@ def _dims(t: Tensor) -> tuple[int, ...]:
 
 def _type_of(t: Tensor) -> TensorType:
     return TensorType(t.dtype, _dims(t))
-
-
-def _is_region(a: Attr) -> bool:
-    return isinstance(a, Graph) or (isinstance(a, tuple) and bool(a) and isinstance(a[0], Graph))
 
 
 def _strings(d: dict[str, str]) -> str:

@@ -25,14 +25,10 @@ from onnxad_ir.core import (
 )
 from onnxad_ir.diagnostics import ModelError
 from onnxad_ir.proto_order import sort_nodes, title_of
-from onnxad_ir.proto_types import read_dtype, read_type
-from onnxad_ir.types import (
-    DataType,
-    TensorType,
-    Type,
-)
+from onnxad_ir.proto_types import DTYPES, read_dtype, read_type
+from onnxad_ir.schema import domain_of
+from onnxad_ir.types import TensorType, Type
 
-_DTYPES: dict[int, DataType] = {int(d): d for d in DataType}
 _KINDS: dict[int, ir.AttributeType] = {int(k): k for k in ir.AttributeType}
 _A = onnx.AttributeProto
 #: Attribute kinds of a Constant node that become a constant.
@@ -88,7 +84,7 @@ def read_pairs(pairs: Iterable[onnx.StringStringEntryProto]) -> dict[str, str]:
 
 def wrap_tensor(proto: onnx.TensorProto, base_dir: str = "") -> Tensor:
     """A tensor object over a TensorProto; nothing is copied or read. Raises ModelError for unknown types."""
-    if proto.data_type not in _DTYPES or not proto.data_type:
+    if proto.data_type not in DTYPES or not proto.data_type:
         raise ModelError(f'tensor "{proto.name}" has the unknown element type {proto.data_type}')
     if proto.data_location != onnx.TensorProto.EXTERNAL and proto.data_type != onnx.TensorProto.STRING:
         return serde.TensorProtoTensor(proto)
@@ -131,7 +127,7 @@ class _Reader:
         opset = _read_opset(proto.opset_import, where)
         self.check_default_domain(opset, where)
         return Function(
-            _domain(proto.domain),
+            domain_of(proto.domain),
             proto.name,
             proto.overload,
             body,
@@ -214,9 +210,8 @@ class _Reader:
         append = g.nodes.append
         get = scope.get
         for p in protos:
-            op_type, domain = p.op_type, p.domain
-            if not domain or domain == "ai.onnx":
-                domain = ""
+            op_type, domain = p.op_type, domain_of(p.domain)
+            if not domain:
                 if op_type == "Constant" and self.constant(g, p, scope):
                     continue
                 self.default_domain_user = self.default_domain_user or op_type
@@ -417,14 +412,10 @@ def _inline_tensor(a: onnx.AttributeProto) -> Tensor:
 def _read_opset(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[str, int]:
     opset: dict[str, int] = {}
     for o in imports:
-        domain = _domain(o.domain)
+        domain = domain_of(o.domain)
         if opset.setdefault(domain, o.version) != o.version:
             raise ModelError(f'{where} imports domain "{domain}" twice, with versions {opset[domain]} and {o.version}')
     return opset
-
-
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
 
 
 def _define(scope: dict[str, Value], v: Value, where: str) -> None:

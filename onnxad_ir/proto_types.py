@@ -21,13 +21,14 @@ from onnxad_ir.types import (
     is_anonymous,
 )
 
-_DTYPES: dict[int, DataType] = {int(d): d for d in DataType}
+#: Element types by the number that protobuf has for them.
+DTYPES: dict[int, DataType] = {int(d): d for d in DataType}
 
 
 def read_dtype(number: int) -> DataType:
-    if number not in _DTYPES:
+    if number not in DTYPES:
         raise ModelError(f"there is no element type {number}")
-    return _DTYPES[number]
+    return DTYPES[number]
 
 
 def read_type(t: onnx.TypeProto, fresh: Callable[[], str], anonymous: bool = False) -> Type | None:

@@ -11,7 +11,7 @@ from onnx_ir import serde
 
 from onnxad_ir.core import Attr, AttrRef, EmptyList, Function, Graph, Model, RawAttr, Tensor, Value
 from onnxad_ir.diagnostics import ModelError, describe
-from onnxad_ir.names import Names, name_body
+from onnxad_ir.names import Namer, Names, name_body
 from onnxad_ir.proto_types import write_type
 
 _A = onnx.AttributeProto
@@ -206,8 +206,7 @@ class _Writer:
         self.initializers = initializers
         self.external = external
         self.told = told
-        self.labels: set[str] = set()
-        self.count: dict[str, int] = {}
+        self.labels = Namer()
 
     def graph(self, out: onnx.GraphProto, g: Graph) -> None:
         names = self.names
@@ -253,7 +252,7 @@ class _Writer:
                 raise ModelError(f"an operand of {describe(n)} is defined nowhere in the model") from None
             p.output.extend(_trimmed([names.get(v, "") for v in n.outputs]))
             if n.name:
-                p.name = self.label(n.name)
+                p.name = self.labels.fresh(n.name)  # runtimes refuse nodes of one name
             if n.overload:
                 p.overload = n.overload
             for k, a in n.attributes.items():
@@ -276,16 +275,6 @@ class _Writer:
 
     def tensor(self, out: onnx.TensorProto, t: Tensor, name: str) -> None:
         write_tensor(out, t if self.external is None else self.external(t), name)
-
-    def label(self, name: str) -> str:
-        """The name of a node: of equal ones, all but the first are numbered, since runtimes refuse duplicates."""
-        base = name
-        while name in self.labels:
-            n = self.count.get(base, 0) + 1
-            self.count[base] = n
-            name = f"{base}_{n}"
-        self.labels.add(name)
-        return name
 
     def info(self, out: onnx.ValueInfoProto, name: str, v: Value, g: Graph) -> None:
         out.name = name

@@ -42,6 +42,11 @@ class Facts:
         return self.schema is not None and bool(self.schema.has_function or self.schema.has_context_dependent_function)
 
 
+def domain_of(name: str) -> str:
+    """A domain as nodes and imports have it: the default one, which a file may also call "ai.onnx", is ""."""
+    return "" if name == "ai.onnx" else name
+
+
 def attribute_value(proto: onnx.AttributeProto) -> Any:
     """The Python value of a plain attribute: int, float, str, tuple of them, or the proto itself for the rest."""
     kind = proto.type

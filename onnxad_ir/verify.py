@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from onnxad_ir.core import Attr, AttrRef, EmptyList, Graph, Model, Node, RawAttr, Value
+from onnxad_ir.core import Attr, AttrRef, EmptyList, Graph, Model, Node, RawAttr, Value, graphs_of
 from onnxad_ir.diagnostics import ModelError, describe, did_you_mean
 from onnxad_ir.schema import Facts, facts
 from onnxad_ir.types import MapType, OptionalType, SequenceType, SparseTensorType, TensorType, Type
@@ -126,7 +126,7 @@ class _Check:
                     self.problem(f"the use list of {v!r} has {v.users[n]} uses by {describe(n)}")
             if n.attributes:
                 attributes = tuple([(k, _kind(a)) for k, a in n.attributes.items()])
-                if n.regions or any(_is_region(a) for a in n.attributes.values()):
+                if n.regions or any(map(graphs_of, n.attributes.values())):
                     self.regions(n)
             else:
                 attributes = ()
@@ -164,7 +164,7 @@ class _Check:
             self.problem(f"constant {v!r} has the type {v.type}, its tensor {t.dtype} {t.shape}")
 
     def regions(self, n: Node) -> None:
-        found = [g for a in n.attributes.values() if _is_region(a) for g in (a if isinstance(a, tuple) else (a,))]
+        found = [g for a in n.attributes.values() for g in graphs_of(a)]
         if len(found) != len(n.regions) or any(a is not b for a, b in zip(found, n.regions, strict=True)):
             self.problem(f"the regions of {describe(n)} are not those of its attributes")
         for g in found:
@@ -320,10 +320,6 @@ def _type_text(t: Type | None) -> str:
     if isinstance(t, SparseTensorType):
         return f"sparse_tensor({_TYPE_NAMES[t.dtype]})"
     return "?"
-
-
-def _is_region(a: Attr) -> bool:
-    return isinstance(a, Graph) or (isinstance(a, tuple) and bool(a) and isinstance(a[0], Graph))
 
 
 _KINDS: tuple[tuple[type, ir.AttributeType, ir.AttributeType], ...] = (

@@ -13,7 +13,7 @@ from onnxad_ir.diagnostics import UsageError, did_you_mean
 from onnxad_ir.names import Namer
 from onnxad_ir.proto import from_proto, function_to_proto
 from onnxad_ir.proto_read import wrap_tensor
-from onnxad_ir.schema import facts, latest
+from onnxad_ir.schema import domain_of, facts, latest
 from onnxad_ir.traverse import deep_regions
 from onnxad_ir.types import DataType, TensorType
 from onnxad_ir.verify import verify
@@ -63,7 +63,7 @@ def gradient_of_nodes(
     tensors = {t.name: t for t in all_of(onnx.TensorProto, initializers, "initializers")}
     read, opset = set[str](), {"": _OPSET}
     for n in _inside(nodes, read):
-        domain = "" if n.domain == "ai.onnx" else n.domain
+        domain = domain_of(n.domain)
         if domain:
             opset[domain] = 1
         elif facts("", n.op_type, _OPSET) is None and (newer := latest("", n.op_type)) is not None:

@@ -8,8 +8,11 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper, parser
 
-from onnxad_ir.core import AttrRef, EmptyList, Graph, Model, Node, RawAttr
+from onnxad_ir.core import AttrRef, EmptyList, Graph, Model, Node, RawAttr, clone_model
 from onnxad_ir.diagnostics import ModelError
+from onnxad_ir.onnx_ir import from_onnx_ir, to_onnx_ir
+from onnxad_ir.parser import parse_model
+from onnxad_ir.printer import print_model
 from onnxad_ir.proto import from_proto, function_from_proto, function_to_proto, to_proto
 from onnxad_ir.types import DataType, TensorType
 from onnxad_ir.verify import verify
@@ -172,6 +175,30 @@ def test_attributes_of_every_kind():
     assert a["b"] == b"\xff\xfe" and a["ss"] == ("a", "b") and a["e"] == EmptyList(a["e"].kind)
     assert len(m.graph.nodes[0].regions) == 2
     assert to_proto(m).graph.node[0] == proto.graph.node[0]
+    copy, read = clone_model(m), parse_model(print_model(m))
+    for other in (copy, read):
+        verify(other)
+        assert len(other.graph.nodes[0].regions) == 2
+        assert not set(other.graph.nodes[0].regions) & set(m.graph.nodes[0].regions)
+        assert to_proto(other).graph.node[0] == proto.graph.node[0]
+    del node.attribute[list(attributes).index("b")]  # (onnx_ir wants text)
+    proto.graph.node[0].CopyFrom(node)
+    back = from_onnx_ir(to_onnx_ir(lifted(proto)))
+    verify(back)
+    assert to_proto(back).graph.node[0] == node
+
+
+def test_attributes_of_early_versions_have_no_kind():
+    proto = parser.parse_model("""<ir_version: 1, opset_import: ["" : 8]>
+      g (float[2,3] x) => (float[3,2] y) { a = LeakyRelu<alpha = 0.3>(x) y = Transpose<perm = [1, 0]>(a) }""")
+    wanted = [a.SerializeToString() for n in proto.graph.node for a in n.attribute]
+    for n in proto.graph.node:
+        n.attribute[0].ClearField("type")
+    out = to_proto(from_proto(proto))
+    assert [a.SerializeToString() for n in out.graph.node for a in n.attribute] == wanted
+    proto.graph.node[0].attribute[0].ClearField("f")
+    with pytest.raises(ModelError, match='the attribute "alpha" has no kind'):
+        from_proto(proto)
 
 
 # Names
