@@ -166,7 +166,7 @@ class Node:
         self.inputs: tuple[Value | None, ...] = tuple(inputs)
         for v in self.inputs:
             if v is not None:
-                v.users[self] = v.users.get(self, 0) + 1
+                _add_use(v, self)
         self.outputs: tuple[Value, ...] = tuple(Value(n, None, self, i) for i, n in enumerate(outputs))
         self.attributes: dict[str, Attr] = attributes if attributes is not None else {}
         self.regions: tuple[Graph, ...] = ()
@@ -205,7 +205,7 @@ class Node:
         if old is not None:
             _drop_use(old, self)
         if value is not None:
-            value.users[self] = value.users.get(self, 0) + 1
+            _add_use(value, self)
         self.inputs = (*self.inputs[:index], value, *self.inputs[index + 1 :])
 
     def set_inputs(self, inputs: Iterable[Value | None]) -> None:
@@ -216,7 +216,19 @@ class Node:
         self.inputs = tuple(inputs)
         for v in self.inputs:
             if v is not None:
-                v.users[self] = v.users.get(self, 0) + 1
+                _add_use(v, self)
+
+    def set_results(self, results: Iterable[Value]) -> None:
+        """Replace the results by these, in this order."""
+        self.outputs = tuple(results)
+        for i, v in enumerate(self.outputs):
+            v.index = i
+
+    def add_result(self, t: Type | None, name: str = "") -> Value:
+        """One more result, at the end."""
+        v = Value(name, t, self, len(self.outputs))
+        self.outputs = (*self.outputs, v)
+        return v
 
     def detach(self) -> None:
         """Drop this node's uses of its operands, and those of everything in its regions (before it is discarded)."""
@@ -295,18 +307,24 @@ class Graph:
         self.nodes.append(node)
         return node
 
+    def set_inputs(self, inputs: Iterable[Value]) -> None:
+        """Replace the inputs by these, in this order."""
+        self.inputs[:] = inputs
+        for i, v in enumerate(self.inputs):
+            v.index = i
+
     def set_outputs(self, outputs: Iterable[Value]) -> None:
         """Replace the outputs, keeping use lists right."""
         for v in self.outputs:
             _drop_use(v, self)
         self.outputs = tuple(outputs)
         for v in self.outputs:
-            v.users[self] = v.users.get(self, 0) + 1
+            _add_use(v, self)
 
     def add_output(self, v: Value) -> None:
         """Append an output."""
         self.outputs = (*self.outputs, v)
-        v.users[self] = v.users.get(self, 0) + 1
+        _add_use(v, self)
 
     def detach(self) -> None:
         """Drop every use this graph and its nodes make of values."""
@@ -439,6 +457,10 @@ class Model:
         yield self.graph
         for f in self.functions.values():
             yield f.body
+
+
+def _add_use(value: Value, user: Node | Graph) -> None:
+    value.users[user] = value.users.get(user, 0) + 1
 
 
 def _drop_use(value: Value, user: Node | Graph) -> None:

@@ -26,7 +26,7 @@ def _drop_of_if(node: Node, live: Container[Value]) -> bool:
         return False
     for g in node.regions:
         g.set_outputs(_chosen(g.outputs, alive))
-    _set_results(node, alive)
+    node.set_results(_chosen(node.outputs, alive))
     return True
 
 
@@ -41,11 +41,9 @@ def _drop_of_loop(node: Node, live: Container[Value]) -> bool:
     if all(results) and all(slices):
         return False
     body.set_outputs([*body.outputs[:tail], *_chosen(body.outputs[tail:], results)])
-    body.inputs[:] = [*body.inputs[:head], *_chosen(body.inputs[head:], [*states, *slices])]
-    for i, v in enumerate(body.inputs):
-        v.index = i
+    body.set_inputs([*body.inputs[:head], *_chosen(body.inputs[head:], [*states, *slices])])
     node.set_inputs([*node.inputs[:head], *_chosen(node.inputs[head:], [*states, *slices])])
-    _set_results(node, results)
+    node.set_results([v for v, a in zip(node.outputs, results, strict=False) if a])  # it may lack the last ones
     if node.op_type == "Scan":
         _trim(node, _PER_INPUT, slices)
         _trim(node, _PER_STACK, results[count:])
@@ -55,12 +53,6 @@ def _drop_of_loop(node: Node, live: Container[Value]) -> bool:
 
 def _chosen(values: Iterable[Value | None], flags: list[bool]) -> list[Value]:
     return [v for v, a in zip(values, flags, strict=True) if a and v is not None]
-
-
-def _set_results(node: Node, alive: list[bool]) -> None:
-    node.outputs = tuple(v for v, a in zip(node.outputs, alive, strict=False) if a)
-    for i, v in enumerate(node.outputs):
-        v.index = i
 
 
 def _trim(node: Node, names: tuple[str, ...], alive: list[bool]) -> None:

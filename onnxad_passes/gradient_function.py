@@ -137,9 +137,7 @@ class _Source:
             if v.name in self.tensors:
                 tensor = wrap_tensor(self.tensors[v.name])
                 v.replace_by(model.graph.add_constant(v.name, tensor))
-        model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in self.tensors]
-        for i, v in enumerate(model.graph.inputs):
-            v.index = i
+        model.graph.set_inputs([v for v in model.graph.inputs if v.name not in self.tensors])
         return model
 
     def bind(self, n: onnx.NodeProto) -> None:
@@ -248,9 +246,7 @@ def _close(graph: Graph, names: list[str], computed: dict[str, Value]) -> None:
     named = set(given)
     if missing := [v.name for v in graph.inputs if v.users and v not in named]:
         raise UsageError(f"the gradient reads {', '.join(map(repr, missing))}: name it in xs or zs")
-    graph.inputs[:] = given
-    for i, v in enumerate(graph.inputs):
-        v.index = i
+    graph.set_inputs(given)
 
 
 def _spell_out(graph: Graph, opset: dict[str, int]) -> None:

@@ -24,7 +24,7 @@ from onnxad_rules.context import facts_of
 from onnxad_rules.derive import Cotangents, pull, total
 from onnxad_rules.kinds import Pair, Rule
 from onnxad_rules.node import NodeView
-from onnxad_rules.regions import add_result, last, push_region
+from onnxad_rules.regions import last, push_region
 from onnxad_rules.ruleset import Ruleset
 from onnxad_rules.survey import Survey
 from onnxad_rules.tangent_space import at_border, tangent_type
@@ -83,7 +83,7 @@ def complete_calls(model: Model) -> None:
                     if not v.name and not v.users:  # a result without a name is written as left out
                         v.name = formal.name or "unused"
                 for formal in f.body.outputs[len(n.outputs) :]:
-                    add_result(n, None, formal.name or "unused")
+                    n.add_result(None, formal.name or "unused")
 
 
 @dataclass
@@ -256,7 +256,7 @@ def _extend(op: Builder, node: Node, f: Function, count: int) -> None:
     """Let a call return results of its function up to a number of them."""
     old = len(node.outputs)
     for v in f.body.outputs[old:count]:
-        add_result(node, None, v.name)
+        node.add_result(None, v.name)
     op.inference.node(node)
     op.scope.define(*node.outputs[old:])
 

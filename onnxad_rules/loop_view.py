@@ -8,7 +8,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value
 from onnxad_ir.region_rules import scan_axes, trip_count
 from onnxad_ir.types import Dim, TensorType, Type
-from onnxad_rules.regions import add_result, set_inputs, set_results, stacked
+from onnxad_rules.regions import stacked
 
 Ints = tuple[int, ...]
 
@@ -44,7 +44,7 @@ class LoopView:
         self.out_directions: Ints = tuple(node.attributes.get("scan_output_directions") or (0,) * stacks)
         for i in range(len(node.outputs), self.count + stacks):
             v = self.region.outputs[self.tail + i]
-            add_result(node, v.type if i < self.count else stacked(v.type, self.length(), op))
+            node.add_result(v.type if i < self.count else stacked(v.type, self.length(), op))
 
     @property
     def states(self) -> list[Value]:
@@ -112,18 +112,18 @@ class LoopView:
         """Carry more states, after those there are; return the final ones. Their types are those of `initial`."""
         node, at = self.node, self.head + self.count
         finals = [Value("", v.value.type, node) for v in initial]
-        set_inputs(self.region, [*self.region.inputs[:at], *states, *self.region.inputs[at:]])
+        self.region.set_inputs([*self.region.inputs[:at], *states, *self.region.inputs[at:]])
         inputs = node.inputs if self.is_scan else (*node.inputs, None, None)[: max(len(node.inputs), 2)]
         node.set_inputs([*inputs[:at], *(v.value for v in initial), *inputs[at:]])
         end = self.tail + self.count
         self.region.set_outputs([*self.region.outputs[:end], *after, *self.region.outputs[end:]])
-        set_results(node, [*self.finals, *finals, *self.stacks])
+        node.set_results([*self.finals, *finals, *self.stacks])
         self.count += len(states)
         return finals
 
     def add_slices(self, slices: Sequence[Value], operands: Sequence[Var], like: Sequence[int]) -> None:
         """Scan more operands, each the way of the one whose position `like` gives."""
-        set_inputs(self.region, [*self.region.inputs, *slices])
+        self.region.set_inputs([*self.region.inputs, *slices])
         self.node.set_inputs([*self.node.inputs, *(v.value for v in operands)])
         self.in_axes += tuple(self.in_axes[i] for i in like)
         self.in_directions += tuple(self.in_directions[i] for i in like)
@@ -135,7 +135,7 @@ class LoopView:
         self.out_axes += (0 if like is None else self.out_axes[like],)
         self.out_directions += (0 if like is None else self.out_directions[like],)
         self._attributes()
-        return add_result(self.node, stacked(value.type, self.length(), self.op) if t is None else t)
+        return self.node.add_result(stacked(value.type, self.length(), self.op) if t is None else t)
 
     def _attributes(self) -> None:
         if self.is_scan:

@@ -250,27 +250,6 @@ def says_more(result: Shape | None, yielded: Shape | None) -> bool:
     return any(isinstance(x, int) and not isinstance(y, int) for x, y in pairs)
 
 
-def add_result(node: Node, t: Type | None, name: str = "") -> Value:
-    """One more result of a node, at the end."""
-    v = Value(name, t, node, len(node.outputs))
-    node.outputs = (*node.outputs, v)
-    return v
-
-
-def set_inputs(region: Graph, inputs: Iterable[Value]) -> None:
-    """Replace the inputs of a region by these, in this order."""
-    region.inputs[:] = inputs
-    for i, v in enumerate(region.inputs):
-        v.index = i
-
-
-def set_results(node: Node, results: Iterable[Value]) -> None:
-    """Replace the results of a node by these, in this order."""
-    node.outputs = tuple(results)
-    for i, v in enumerate(node.outputs):
-        v.index = i
-
-
 def outside(op: Builder, t: Type | None) -> Type | None:
     """`t` as `op` sees it: an extent that cannot be read off anything there is a fresh symbol."""
 

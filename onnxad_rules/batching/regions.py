@@ -16,7 +16,6 @@ from onnxad_ir.region_rules import scan_axes
 from onnxad_ir.traverse import loop_layout
 from onnxad_ir.types import Dim, TensorType
 from onnxad_rules.batching.core import Same, shift
-from onnxad_rules.regions import set_inputs
 
 if TYPE_CHECKING:
     from onnxad_rules.batching.sweep import Sweep
@@ -159,7 +158,7 @@ def _with_twins(sweep: Sweep, op: Builder, body: Graph, own: Sequence[bool], hea
         if b:
             old = body.inputs[k]
             new_inputs[k] = sweep.twins[old] = Value(old.name, sweep.twin_type(old.type), body)
-    set_inputs(body, new_inputs)
+    body.set_inputs(new_inputs)
     inner = op.inside(body)
     inner.scope.define(*body.inputs)
     return inner

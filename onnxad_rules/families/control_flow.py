@@ -11,7 +11,7 @@ from onnxad_rules.activity import activity
 from onnxad_rules.kinds import control
 from onnxad_rules.node import NodeView
 from onnxad_rules.recompute import cheap_producers, producers, replay
-from onnxad_rules.regions import Adjoint, add_result, contradict, dummy, last, push_region
+from onnxad_rules.regions import Adjoint, contradict, dummy, last, push_region
 from onnxad_rules.tangent_space import at_border, tangent_type, zeros
 
 #: In a branch of so many Ifs, one around another, what is cheap is computed again and not returned by all of them.
@@ -34,7 +34,7 @@ def _push_if(op: Builder, n: NodeView, tangents: Mapping[Value, Var]) -> list[Va
         for g, (inner, ts) in zip(branches, pushed, strict=True):
             t = at_border(inner, ts[i] or zeros(inner, g.outputs[i]), v)
             g.add_output(t.value)
-        results[i] = op.var(add_result(node, tangent_type(v.type)))
+        results[i] = op.var(node.add_result(tangent_type(v.type)))
     op.captures.forget(node)
     back()
     return results

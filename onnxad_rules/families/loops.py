@@ -21,7 +21,7 @@ from onnxad_rules.kinds import control
 from onnxad_rules.loop_view import LoopView, scan_attributes
 from onnxad_rules.node import NodeView
 from onnxad_rules.recompute import is_replayed, plan, producers, replay, steady
-from onnxad_rules.regions import Adjoint, last, push_region, seen, set_inputs, stacked
+from onnxad_rules.regions import Adjoint, last, push_region, seen, stacked
 from onnxad_rules.ruleset import Ruleset
 from onnxad_rules.tangent_space import add, at_border, tangent_type, zeros
 
@@ -153,9 +153,7 @@ def _pull_loop(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iter
     if not scans:
         scans.append(_anything(loop, a))
     ahead = a.graph.inputs[: len(through)]
-    a.graph.inputs[:] = [*ahead, *sums, *(s.slice for s in scans)]
-    for i, v in enumerate(a.graph.inputs):
-        v.index = i
+    a.graph.set_inputs([*ahead, *sums, *(s.slice for s in scans)])
     # a state may have had another shape at the start than at the end
     types = [tangent_type(carried[k].type) for k in through] + [v.type for v in initial[len(through) :]]
     results = _sweep_back(op, loop, a.graph, initial, types, scans, [m for m, _ in moved])
@@ -364,7 +362,7 @@ def _sweep_back_in_loop(
         v = read.SequenceAt(operand, at) if s.is_sequence else read.Gather(operand, at, axis=s.axis)
         s.slice.replace_by(v.value)
     body.nodes[:0] = read.nodes
-    set_inputs(body, [counter, go, *body.inputs[: len(initial)]])
+    body.set_inputs([counter, go, *body.inputs[: len(initial)]])
     stacks = body.outputs[len(initial) :]
     body.set_outputs([go, *body.outputs])
     length = loop.length()
