@@ -360,8 +360,7 @@ def _sinks(p: Any) -> tuple[str, ...] | None:
     """The outputs that a derivative pass differentiates, None for its default."""
     if p.name in ("gradient", "hessian"):
         return None if p.output is None else (p.output,)
-    outputs: tuple[str, ...] | None = p.outputs
-    return outputs
+    return p.outputs
 
 
 def _report(model: Model, points: list[tuple[Any, Model]]) -> str:

@@ -171,11 +171,9 @@ def _encode(model: Model, format: str, externals: _Externals) -> bytes:
     proto = to_proto(model, external=externals.place)
     try:
         if format == "onnx":
-            binary: bytes = proto.SerializeToString(deterministic=True)
-            return binary
+            return proto.SerializeToString(deterministic=True)
         serializer = onnx.serialization.registry.get(format)
-        out: bytes = serializer.serialize_proto(proto)
-        return out
+        return serializer.serialize_proto(proto)
     except (EncodeError, ValueError) as e:
         raise ModelError(f"the model cannot be written in one file ({e}): {advice}") from None
 

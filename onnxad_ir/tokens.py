@@ -112,8 +112,7 @@ class Tokens:
         """The name of a value, without its % and quotes."""
         text = self.token("value")[1:]
         if text.startswith('"'):
-            name: str = json.loads(text)
-            return name
+            return json.loads(text)
         return text
 
     def pairs(self) -> dict[str, str]:

@@ -44,8 +44,7 @@ def run_pipeline(model: M, pipeline: str | Iterable[Pass], verify_each: bool = T
         if not verify_each:
             verify(lifted)
         PassManager(passes, verify_each=verify_each).run(lifted)
-        out: M = back(lifted)
-        return out
+        return back(lifted)
 
 
 @contextmanager

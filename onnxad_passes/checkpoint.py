@@ -108,10 +108,8 @@ class _Blocks:
         op.label = node.name
         loop = LoopView(op, node)
         trips = loop.length() if loop.is_scan else trip_count(node)
-        size = (
-            (isqrt(max(trips - 1, 0)) + 1 if self.every == "auto" else self.every) if isinstance(trips, int) else None
-        )
-        if self.every == 1 or (isinstance(size, int) and isinstance(trips, int) and size >= trips):
+        size = self.size(trips) if isinstance(trips, int) else None
+        if self.every == 1 or (size is not None and isinstance(trips, int) and size >= trips):
             if self.every == 1 or size == 1:
                 node.metadata = {**(node.metadata or {}), REPLAY: "1"}
             op.keep(node)
@@ -146,24 +144,26 @@ class _Blocks:
                 return op.extent(op.var(v), axis)
         return op.extent(op.var(loop.scanned[0]), loop.in_axes[0])
 
-    def size(self, op: Builder, trips: Var) -> Var:
-        """The iterations per block: at least one, and no more than there are."""
+    def size(self, trips: int) -> int:
+        """The iterations per block, about the square root of a number of them where nothing else was said."""
+        return isqrt(max(trips - 1, 0)) + 1 if self.every == "auto" else int(self.every)
+
+    def size_at_run_time(self, op: Builder, trips: Var) -> Var:
+        """The same: at least one, and no more than there are."""
         least = op.Max(trips, op.const([1]))
         if self.every == "auto":
             root = op.Ceil(op.Sqrt(op.Cast(least, to=int(DataType.DOUBLE))))
-            found: Var = op.Cast(root, to=int(DataType.INT64))
-            return found
-        found = op.Min(op.const([self.every]), least)
-        return found
+            return op.Cast(root, to=int(DataType.INT64))
+        return op.Min(op.const([self.every]), least)
 
     def cut(self, op: Builder, trips: Var) -> _Cut:
         """Cut a number of iterations, a tensor of shape [1], into blocks."""
         known = op.known(trips)
         if known is not None and isinstance(t := known[0], int):
-            k = min(isqrt(max(t - 1, 0)) + 1 if self.every == "auto" else int(self.every), max(t, 1))
+            k = min(self.size(t), max(t, 1))
             q, r = divmod(t, k)
             return _Cut(op.const([q]), op.const([k]), op.const([r]), op.const([q * k]), (q, k, r))
-        size = self.size(op, trips)
+        size = self.size_at_run_time(op, trips)
         count = op.Div(trips, size)
         blocked = op.Mul(count, size)
         fresh = op.model.fresh_dim
@@ -178,7 +178,7 @@ class _Blocks:
         if not limited and self.every == "auto":
             raise self.refuse(node, "nothing tells how often it may run at most; name a number of iterations")
         trips = _trips(op, node) if limited else None
-        size = op.const([self.every]) if trips is None else self.size(op, trips)
+        size = op.const([self.every]) if trips is None else self.size_at_run_time(op, trips)
         count = None if trips is None else op.Div(trips + size - op.const([1]), size)
         start = node.inputs[1] if len(node.inputs) > 1 else None
         outer, block, go, states = _outer_loop(op, loop)
@@ -311,8 +311,7 @@ def _merge(op: Builder, v: Var, axis: int, cut: _Cut) -> Var:
     else:
         extents = [op.extent(v, i) for i in range(len(v.shape))]
         shape = op.Concat(*extents[:axis], cut.blocked, *extents[axis + 2 :], axis=0)
-    merged: Var = op.Reshape(v, shape, allowzero=1)
-    return merged
+    return op.Reshape(v, shape, allowzero=1)
 
 
 def _rest(

@@ -176,8 +176,7 @@ class _Leading:
 
     def read(self) -> Var:
         """The same, read off a seed."""
-        n: Var = self.op.Shape(self.seeds[0][0], start=0, end=1)
-        return n
+        return self.op.Shape(self.seeds[0][0], start=0, end=1)
 
     def show(self) -> None:
         """Have a value whose extent it is, for the builder to read it off."""
@@ -215,8 +214,7 @@ class _Onnx(_Apart):
         return self._turned(y, [self.count(), op.ReduceProd(own, keepdims=1)], [own, self.count()])
 
     def read(self) -> Var:
-        n: Var = self.op.Shape(self.seeds[0][0], start=-1)
-        return n
+        return self.op.Shape(self.seeds[0][0], start=-1)
 
     def _turned(self, x: Var, matrix: list[Var], result: list[Var]) -> Var:
         """A value as a matrix, transposed, in another shape; shapes are given in parts."""

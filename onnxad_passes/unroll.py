@@ -12,6 +12,7 @@ from onnxad_ir.core import Graph, Model, Node, Value
 from onnxad_ir.diagnostics import OnnxadError, UsageError, describe
 from onnxad_ir.inline import inline_body, substitute
 from onnxad_ir.region_rules import scan_axes, trip_count
+from onnxad_ir.traverse import loop_layout
 from onnxad_ir.types import TensorType
 from onnxad_passes.dce import drop_dead
 from onnxad_passes.manager import Pass
@@ -85,10 +86,9 @@ class _Unroller:
         body: Graph = node.attributes["body"]
         scan = node.op_type == "Scan"
         inputs = node.inputs
-        count = len(inputs) - node.attributes["num_scan_inputs"] if scan else max(len(inputs) - 2, 0)
-        states = list(inputs[:count] if scan else inputs[2:])
-        scanned = inputs[count:] if scan else ()
-        in_axes, out_axes = scan_axes(node) if scan else ([], [0] * (len(body.outputs) - 1 - count))
+        head, tail, count = loop_layout(node)
+        states, scanned = list(inputs[head : head + count]), inputs[head + count :]
+        in_axes, out_axes = scan_axes(node) if scan else ([], [0] * (len(body.outputs) - tail - count))
         back = node.attributes.get("scan_input_directions") or (0,) * len(scanned)
         prepend = node.attributes.get("scan_output_directions") or (0,) * len(out_axes)
         stacks: list[list[Var]] = [[] for _ in out_axes]
@@ -100,8 +100,7 @@ class _Unroller:
                 if v is not None
             ]
             counter = [] if scan else [op.const(t).value, op.const(True).value]
-            outs = self.iteration(op, body, [*counter, *states, *slices])
-            outs = outs if scan else outs[1:]
+            outs = self.iteration(op, body, [*counter, *states, *slices])[tail:]
             states = outs[:count]
             for stack, v in zip(stacks, outs[count:], strict=True):
                 assert v is not None
@@ -132,13 +131,12 @@ def _trips(node: Node) -> int | None:
     """How often the body of a Scan or Loop runs, None where that is not a known number or `node` is neither."""
     if node.domain or node.op_type not in ("Scan", "Loop"):
         return None
-    body: Graph = node.attributes["body"]
+    _, tail, count = loop_layout(node)
     if node.op_type == "Loop":
         trips = trip_count(node)
-        if trips == 0 and any(_static(v) is None for v in body.outputs[1 + len(node.inputs) - 2 :]):
+        if trips == 0 and any(_static(v) is None for v in node.attributes["body"].outputs[tail + count :]):
             return None  # stacks of nothing, of a shape that nobody knows
         return trips if isinstance(trips, int) else None
-    count = len(node.inputs) - node.attributes["num_scan_inputs"]
     for v, axis in zip(node.inputs[count:], scan_axes(node)[0], strict=True):
         if v is not None and v.shape is not None and isinstance(d := v.shape[axis], int) and d > 0:
             return d

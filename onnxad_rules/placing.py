@@ -28,11 +28,6 @@ def extent(op: Builder, x: Var, axis: int) -> Extent:
     return d if isinstance(d, int) else op.extent(x, axis)
 
 
-def extents(op: Builder, parts: Sequence[Extent]) -> Var:
-    """Extents as one tensor of rank 1."""
-    return op.shape_of(parts)
-
-
 def difference(op: Builder, x: Var, y: Var, axis: int) -> Extent:
     """How much longer `x` is than `y` along an axis; a number where symbols cancel."""
     if x.shape is not None and y.shape is not None:
@@ -64,14 +59,12 @@ def _tensor(op: Builder, a: Extent) -> Var:
 
 def cut(op: Builder, x: Var, axis: int, start: Extent, end: Extent) -> Var:
     """x[start:end] along one axis, bounds as in Slice."""
-    out: Var = op.Slice(x, extents(op, [start]), extents(op, [end]), [axis])
-    return out
+    return op.Slice(x, op.shape_of([start]), op.shape_of([end]), [axis])
 
 
 def flip(op: Builder, x: Var, axis: int) -> Var:
     """`x` in reverse order along one axis."""
-    out: Var = op.Slice(x, [-1], [TO_BEGINNING], [axis], [-1])
-    return out
+    return op.Slice(x, [-1], [TO_BEGINNING], [axis], [-1])
 
 
 def surround(op: Builder, x: Var, margins: dict[int, tuple[Extent, Extent]]) -> Var:
@@ -80,16 +73,14 @@ def surround(op: Builder, x: Var, margins: dict[int, tuple[Extent, Extent]]) -> 
     if not margins:
         return x
     before, after = zip(*margins.values(), strict=True)
-    out: Var = op.Pad(x, extents(op, [*before, *after]), None, list(margins))
-    return out
+    return op.Pad(x, op.shape_of([*before, *after]), None, list(margins))
 
 
 def flat(op: Builder, x: Var) -> Var:
     """All elements of `x` in one axis."""
     if x.rank == 1:
         return x
-    out: Var = op.Reshape(x, [-1])
-    return out
+    return op.Reshape(x, [-1])
 
 
 def positions(op: Builder, x: Var) -> Var:
@@ -100,8 +91,7 @@ def positions(op: Builder, x: Var) -> Var:
 def count(op: Builder, x: Var) -> Var:
     """The number of elements as a tensor of shape [1]."""
     size = x.type.size if isinstance(x.type, TensorType) else None
-    out: Var = op.Reshape(op.Size(x), [1]) if size is None else op.const([size])
-    return out
+    return op.Reshape(op.Size(x), [1]) if size is None else op.const([size])
 
 
 def put_back(op: Builder, data: Var, ct: Var, pick: Callable[[Var], Var], repeats: bool = True) -> Var:
@@ -119,8 +109,7 @@ def put_back(op: Builder, data: Var, ct: Var, pick: Callable[[Var], Var], repeat
 
 def put_rows(op: Builder, data: Var, indices: Var, ct: Var) -> Var:
     """Zeros of the shape of `data` with `ct` at `indices` (rank 1, no two equal) of the first axis."""
-    out: Var = op.ScatterND(op.zeros_like(data), op.Unsqueeze(indices, [1]), ct)
-    return out
+    return op.ScatterND(op.zeros_like(data), op.Unsqueeze(indices, [1]), ct)
 
 
 def add_slices(op: Builder, data: Var, axis: int, indices: Var, ct: Var) -> Var:
@@ -141,8 +130,7 @@ def add_slices(op: Builder, data: Var, axis: int, indices: Var, ct: Var) -> Var:
     across = [1 if a == axis else d for a, d in enumerate(shape)]
     static = all(isinstance(d, int) for d in across)
     index = op.fit_type(op.Expand(indices, across if static else op.shape(ct)), ct)
-    out: Var = op.ScatterElements(op.zeros_like(data), index, ct, axis=axis, reduction="add")
-    return out
+    return op.ScatterElements(op.zeros_like(data), index, ct, axis=axis, reduction="add")
 
 
 def _merge(op: Builder, ct: Var, before: Sequence[Dim], indices: Var, after: Sequence[Dim]) -> Var:
@@ -154,8 +142,7 @@ def _merge(op: Builder, ct: Var, before: Sequence[Dim], indices: Var, after: Seq
     else:
         hole = count(op, indices)
     target = op.shape_of([*before, hole, *after])
-    out: Var = op.Reshape(ct, target, allowzero=None if isinstance(hole, int) else 1)
-    return out
+    return op.Reshape(ct, target, allowzero=None if isinstance(hole, int) else 1)
 
 
 def _add_slices_of_any_rank(op: Builder, data: Var, axis: int, indices: Var, ct: Var) -> Var:
@@ -163,8 +150,7 @@ def _add_slices_of_any_rank(op: Builder, data: Var, axis: int, indices: Var, ct:
     one = op.const([1])
 
     def product(shape: Var) -> Var:
-        out: Var = op.ReduceProd(op.Concat(one, shape, axis=0), keepdims=1)
-        return out
+        return op.ReduceProd(op.Concat(one, shape, axis=0), keepdims=1)
 
     # counted from the front or from the back, the axis has a known number of axes on one side
     before = one if axis == 0 else product(op.Shape(data, end=axis))

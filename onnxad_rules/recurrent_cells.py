@@ -200,8 +200,7 @@ def take(op: Builder, x: Var, i: int, axis: int) -> Var:
 def _zero_state(op: Builder, n: NodeView, x: Var) -> Var:
     hidden = hidden_size(n)
     shape = op.Concat(op.extent(x, 1), op.dim(hidden, n.R, -1), axis=0)
-    zero: Var = op.Expand(op.like(0, x), shape)
-    return zero
+    return op.Expand(op.like(0, x), shape)
 
 
 def _mask(op: Builder, x: Var, lengths: Var) -> Var:

@@ -42,8 +42,7 @@ def _axes(op: Builder, own: str, at: list[int], x: Var) -> Var:
     if dot not in at:
         return fixed
     count = op.rank(x) - op.const([len(own) - 1])
-    out: Var = op.Concat(fixed, op.iota(count) + op.const([dot]), axis=0)
-    return out
+    return op.Concat(fixed, op.iota(count) + op.const([dot]), axis=0)
 
 
 def _diagonal(op: Builder, own: str, x: Var) -> Var:
@@ -70,8 +69,7 @@ def _all_but(op: Builder, rank: Var, axis: int) -> Var:
     """Every axis of a rank but one."""
     before = op.const([axis]) if axis >= 0 else rank + op.const([axis])
     after = rank - before - op.const([1])
-    out: Var = op.Concat(op.iota(before), op.iota(after) + before + op.const([1]), axis=0)
-    return out
+    return op.Concat(op.iota(before), op.iota(after) + before + op.const([1]), axis=0)
 
 
 def _differs(large: Var, small: Var) -> bool:

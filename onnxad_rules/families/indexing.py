@@ -45,8 +45,7 @@ def _gather(op: Builder, n: NodeView, ct: Var) -> Var:
 
 
 def _gather_elements(op: Builder, n: NodeView, ct: Var) -> Var:
-    out: Var = op.ScatterElements(op.zeros_like(n.data), n.indices, ct, axis=n.axis, reduction="add")
-    return out
+    return op.ScatterElements(op.zeros_like(n.data), n.indices, ct, axis=n.axis, reduction="add")
 
 
 def _gather_nd(op: Builder, n: NodeView, ct: Var) -> Var:
@@ -73,8 +72,7 @@ def _row_numbers(op: Builder, n: NodeView, lead: int) -> Var:
     count = op.ReduceProd(grid, keepdims=1)
     numbers = op.Reshape(op.iota(count), grid, allowzero=1)
     picked = op.GatherND(numbers, n.indices, batch_dims=n.node.attributes.get("batch_dims"))
-    out: Var = op.Reshape(picked, [-1, 1])
-    return out
+    return op.Reshape(picked, [-1, 1])
 
 
 def _array_feature(op: Builder, n: NodeView, ct: Var) -> Var:
@@ -135,8 +133,7 @@ linear(
 
 def _scatter(op: Builder, n: NodeView, data: Var, updates: Var, reduction: str = "add") -> Var:
     """Another ScatterElements at the same places."""
-    out: Var = op.ScatterElements(data, n.indices, updates, axis=n.axis, reduction=reduction)
-    return out
+    return op.ScatterElements(data, n.indices, updates, axis=n.axis, reduction=reduction)
 
 
 @pushforward("ScatterElements", when=_is("max", "min"))
@@ -149,8 +146,7 @@ def _scatter_extreme(op: Builder, n: NodeView, t: Any) -> Var:
     total: Var = op.zeros_like(y) if t.data is None else op.Mul(t.data, kept)
     if t.updates is not None:
         total = _scatter(op, n, total, t.updates * chosen)
-    out: Var = op.Mul(total, weight)
-    return out
+    return op.Mul(total, weight)
 
 
 @pushforward("ScatterElements", when=_is("mul"))
@@ -173,8 +169,7 @@ def _scatter_product(op: Builder, n: NodeView, t: Any) -> Var:
         own_count = op.cast_like(zero, u)
 
         def gathered(x: Var) -> Var:
-            out: Var = op.GatherElements(x, at, axis=n.axis)
-            return out
+            return op.GatherElements(x, at, axis=n.axis)
 
         rest = gathered(_scatter(op, n, n.data, nonzero, "mul")) / nonzero
         zeros = gathered(_scatter(op, n, none, own_count)) - own_count
@@ -231,8 +226,7 @@ def _cache_positions(op: Builder, n: NodeView) -> Var:
         """That many ones; a count below zero is short by the rank, which only the run knows."""
         if count >= 0:
             return op.const([1] * count)
-        out: Var = op.Expand(op.const([1]), op.rank(cache) + op.const([count]))
-        return out
+        return op.Expand(op.const([1]), op.rank(cache) + op.const([count]))
 
     if axis < 0 and cache.rank is not None:
         axis += cache.rank
@@ -260,11 +254,9 @@ def _one_hot_values(op: Builder, n: NodeView, ct: Var) -> Var:
 
     def at(row: int) -> Var:
         mask = op.OneHot(n.indices, n.depth, op.Gather(numbers, op.const(row)), axis=n.axis)
-        out: Var = op.Reshape(op.ReduceSum(op.Mul(ct, mask), keepdims=0), [1])
-        return out
+        return op.Reshape(op.ReduceSum(op.Mul(ct, mask), keepdims=0), [1])
 
-    out: Var = op.Concat(at(1), at(0), axis=0)
-    return out
+    return op.Concat(at(1), at(0), axis=0)
 
 
 linear("OneHot", values=_one_hot_values, zeros=("indices", "depth"))

@@ -56,8 +56,7 @@ def _rows(op: Builder, x: Var) -> Var:
     if x.rank == 2:
         return x
     last = None if x.shape is None else x.shape[-1]
-    out: Var = op.Reshape(x, [-1, last]) if isinstance(last, int) and last > 0 else op.Flatten(x, axis=-1)
-    return out
+    return op.Reshape(x, [-1, last]) if isinstance(last, int) and last > 0 else op.Flatten(x, axis=-1)
 
 
 def _as_matrices(op: Builder, a: Var, b: Var, ct: Var) -> tuple[Var, Var, Var]:
@@ -145,5 +144,4 @@ def _det(op: Builder, n: NodeView, t: Any) -> Var:
     unit = op.Where(unit, op.like(1, x), op.like(0, x))
     minors = op.Where(replaced, unit, op.Unsqueeze(x, [-3, -4]))
     cofactors = op.Det(minors)
-    out: Var = op.ReduceSum(op.Mul(cofactors, t.X), [-1, -2], keepdims=0)
-    return out
+    return op.ReduceSum(op.Mul(cofactors, t.X), [-1, -2], keepdims=0)

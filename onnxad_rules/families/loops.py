@@ -384,5 +384,4 @@ def _as_scanned(op: Builder, stack: Var, axis: int, direction: int, like: Value)
         return stack
     perm = list(range(1, like.rank))
     perm.insert(axis % like.rank, 0)
-    turned: Var = op.Transpose(stack, perm=perm)
-    return turned
+    return op.Transpose(stack, perm=perm)

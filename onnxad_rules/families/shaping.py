@@ -8,7 +8,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_rules.derive import Tangents
 from onnxad_rules.kinds import linear, pair
 from onnxad_rules.node import NodeView
-from onnxad_rules.placing import Extent, cut, extent, extents, plus, surround, zeros_if_none
+from onnxad_rules.placing import Extent, cut, extent, plus, surround, zeros_if_none
 from onnxad_rules.windows import reshape
 
 linear("Identity", input=lambda op, n, ct: ct)
@@ -34,8 +34,7 @@ def _inverse(perm: tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 
 def _concat_forward(op: Builder, n: NodeView, ts: Tangents) -> Var:
-    out: Var = op.Concat(*zeros_if_none(op, ts, n.inputs), axis=n.axis)
-    return out
+    return op.Concat(*zeros_if_none(op, ts, n.inputs), axis=n.axis)
 
 
 @pair("Concat", forward=_concat_forward)
@@ -43,7 +42,7 @@ def _concat(op: Builder, n: NodeView, cts: Tangents, wanted: Sequence[bool]) -> 
     """A pair because the number of active operands decides the spelling: a Slice for one, else a Split."""
     ct, xs, axis = cts[0], n.inputs, n.axis
     if wanted.count(True) > 1:
-        sizes = extents(op, [extent(op, x, axis) for x in xs])
+        sizes = op.shape_of([extent(op, x, axis) for x in xs])
         return list(op.Split(ct, sizes, axis=axis, outputs=len(xs)))
     i = wanted.index(True)
     start: Extent = 0
@@ -81,8 +80,7 @@ def _tile(op: Builder, n: NodeView, ct: Var) -> Var:
         pairs = op.Concat(op.Unsqueeze(n.repeats, [1]), op.Unsqueeze(op.shape(x), [1]), axis=1)
         both = op.Reshape(pairs, [-1])
         axes = op.Range(0, op.scalar(op.Size(both)), 2)
-        out: Var = op.ReduceSum(op.Reshape(ct, both, allowzero=1), axes, keepdims=0, noop_with_empty_axes=1)
-        return out
+        return op.ReduceSum(op.Reshape(ct, both, allowzero=1), axes, keepdims=0, noop_with_empty_axes=1)
     parts: list[Extent] = []
     summed: list[int] = []
     for axis in range(len(x.shape)):
@@ -94,7 +92,7 @@ def _tile(op: Builder, n: NodeView, ct: Var) -> Var:
         parts.append(extent(op, x, axis))
     if not summed:
         return ct
-    blocks = op.Reshape(ct, extents(op, parts), allowzero=1)
+    blocks = op.Reshape(ct, op.shape_of(parts), allowzero=1)
     out = op.ReduceSum(blocks, summed, keepdims=0)
     return op.fit_type(out, x)
 
@@ -111,16 +109,14 @@ def _depth_to_space(op: Builder, n: NodeView, ct: Var) -> Var:
 
 
 def _space_to_depth(op: Builder, n: NodeView, ct: Var) -> Var:
-    out: Var = op.DepthToSpace(ct, blocksize=n.blocksize, mode=n.node.attributes.get("mode"))
-    return out
+    return op.DepthToSpace(ct, blocksize=n.blocksize, mode=n.node.attributes.get("mode"))
 
 
 def _center_crop_pad(op: Builder, n: NodeView, ct: Var) -> Var:
     """Cropping d to s starts where padding s to d would: the transpose is the operator itself, back to d."""
     x = n.input_data
-    target = op.shape(x) if n.axes is None else extents(op, [extent(op, x, a) for a in n.axes])
-    out: Var = op.CenterCropPad(ct, target, axes=n.axes)
-    return out
+    target = op.shape(x) if n.axes is None else op.shape_of([extent(op, x, a) for a in n.axes])
+    return op.CenterCropPad(ct, target, axes=n.axes)
 
 
 linear("Tile", input=_tile)

@@ -99,8 +99,7 @@ def _clamped(op: Builder, start: int | Var, i: int, d: Extent) -> Extent:
 
 def _clamp(op: Builder, starts: Var, lengths: Var) -> Var:
     wrapped = op.Where(op.Less(starts, [0]), starts + lengths, starts)
-    out: Var = op.Min(op.Max(wrapped, [0]), lengths)
-    return out
+    return op.Min(op.Max(wrapped, [0]), lengths)
 
 
 def _uncut_at_run_time(op: Builder, n: NodeView, ct: Var) -> Var:
@@ -109,8 +108,7 @@ def _uncut_at_run_time(op: Builder, n: NodeView, ct: Var) -> Var:
     d = op.Gather(op.shape(n.data), axes)
     over = d - op.Gather(op.shape(n.output), axes)
     begin = _clamp(op, op.Cast(n.starts, to=DataType.INT64), d)
-    out: Var = op.Pad(ct, op.Concat(begin, over - begin, axis=0), None, axes)
-    return out
+    return op.Pad(ct, op.Concat(begin, over - begin, axis=0), None, axes)
 
 
 def _unstride(
@@ -151,8 +149,7 @@ def _spread(op: Builder, x: Var, axis: int, count: int, step: int, lead: int) ->
         runs = surround(op, runs, {axis + 1: (lead, step - 1 - lead)})
     merged = [*x.shape[:axis], count * step, *x.shape[axis + 1 :]]
     plain = all(isinstance(d, int) and d for d in merged)
-    out: Var = op.Reshape(runs, op.shape_of(merged), allowzero=None if plain else 1)
-    return out
+    return op.Reshape(runs, op.shape_of(merged), allowzero=None if plain else 1)
 
 
 linear("Slice", data=_slice)
@@ -193,8 +190,7 @@ def _unpad_at_run_time(op: Builder, n: NodeView, ct: Var) -> Var:
     before, after = op.Split(n.pads, num_outputs=2, outputs=2)
     ends = op.shape(ct) if n.axes is None else op.Gather(op.shape(ct), n.axes)
     window = op.Slice(ct, op.Max(before, [0]), ends - op.Max(after, [0]), n.axes)
-    out: Var = op.Pad(window, op.Max(op.Neg(n.pads), [0]), None, n.axes)
-    return out
+    return op.Pad(window, op.Max(op.Neg(n.pads), [0]), None, n.axes)
 
 
 def _pad_value(op: Builder, n: NodeView, ct: Var) -> Var:
@@ -210,10 +206,8 @@ def _is_one_wide(n: NodeView, axis: int, sides: tuple[int, int]) -> bool:
         return True
     if not isinstance(d, int):
         # runtimes refuse margins of a reflection that are as wide as the data
-        reflected: bool = n.mode == "reflect"
-        return reflected
-    fits: bool = max(sides) <= (d - 1 if n.mode == "reflect" else d)
-    return fits
+        return n.mode == "reflect"
+    return max(sides) <= (d - 1 if n.mode == "reflect" else d)
 
 
 def _fold_in(op: Builder, n: NodeView, ct: Var, axis: int, before: int, after: int) -> Var:
