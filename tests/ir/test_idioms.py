@@ -31,3 +31,14 @@ def test_exchange(middle, end, shape, known):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     got = applied(lambda op, x: op.exchange(x, middle, end), x, known)
     assert np.array_equal(got, x.transpose(order))
+
+
+@pytest.mark.parametrize(
+    ("of", "like"), [((2, 3), (2, 3)), ((2, 3), (1, 3)), ((2, 3), (3,)), ((3,), (2, 3)), ((), (2,))]
+)
+def test_fit_sums_or_repeats(of, like):
+    x = np.random.default_rng(0).standard_normal(of).astype(np.float32)
+    got = applied(lambda op, x: op.fit(x, op.const(np.zeros(like, np.float32))), x, True)
+    want = {(1, 3): x.sum(0, keepdims=True), (3,): x.sum(0)}.get(like) if of == (2, 3) and like != of else x
+    np.testing.assert_allclose(got, np.broadcast_to(want, like), rtol=1e-6)
+    assert got.shape == like
