@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxad_ir.core import Attr, Graph, Model, Tensor, Value, clone_model
 from onnxad_ir.diagnostics import OnnxadError
 from onnxad_ir.types import DataType, TensorType, map_tensors
+from onnxad_passes.upgrade import TARGET, upgrade_model
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Run: TypeAlias = "Callable[[Mapping[str, Array]], list[Array]]"
@@ -35,12 +36,16 @@ _WIDEN_LIMIT = 1 << 29
 
 @dataclass(frozen=True)
 class Engine:
-    """How to run a model and its derivative; `name` says where, `double` whether in double precision."""
+    """How to run a model and its derivative; `name` says where, `double` whether in double precision.
+
+    `witness`: how to run the model in ONNX Runtime as it is, where another engine was chosen to run it.
+    """
 
     name: str
     double: bool
     primal: Run
     derivative: Run
+    witness: Run | None = None
 
 
 def choose_engines(
@@ -48,23 +53,27 @@ def choose_engines(
 ) -> Iterator[Engine]:
     """Pairs of runners, the most exact and fastest first; why one is missing goes to `reasons`.
 
-    ONNX Runtime lacks many kernels for double precision: a model it does not take runs in the reference
-    evaluator.
+    ONNX Runtime lacks many kernels for double precision: a model it does not take runs in the reference evaluator,
+    which knows no old opsets well, and so gets the model upgraded.
     """
+    witness: list[Run | None] = []
     for double in {"auto": (True, False), "double": (True,), "own": (False,)}[precision]:
         label = "double precision" if double else "the model's own precision"
         if double and (_weight(primal) > _WIDEN_LIMIT or _weight(derivative) > _WIDEN_LIMIT):
             reasons.append(f"{label}: the weights are too large to be widened")
             continue
-        protos = [_proto(widened(m) if double else m) for m in (primal, derivative)]
+        models = [widened(m) if double else m for m in (primal, derivative)]
+        protos: list[dict[str, Any]] = [{}, {}]
         seen = set()
         for first in _order(engine):
             runs: list[Run] = []
             names: list[str] = []
-            for proto in protos:
+            for model, made in zip(models, protos, strict=True):
                 for name in (first, *(e for e in _order(engine) if e != first)):
                     try:
-                        runs.append(_MAKE[name](proto))
+                        if name not in made:
+                            made[name] = _proto(_modern(model) if name == "reference" else model)
+                        runs.append(_MAKE[name](made[name]))
                     except Exception as e:  # engines raise many types, all meaning: they do not take this model
                         reasons.append(f"{name}, {label}: {' '.join(str(e).split())[:160]}")
                         continue
@@ -72,7 +81,11 @@ def choose_engines(
                     break
             if len(runs) == 2 and (key := tuple(names)) not in seen:
                 seen.add(key)
-                yield Engine(f"{' and '.join(dict.fromkeys(names))}, {label}", double, *runs)
+                doubt = names[0] == "reference" and (engine, precision) == ("auto", "auto")
+                if doubt and not witness:
+                    witness.append(_witness(primal))
+                said = f"{' and '.join(dict.fromkeys(names))}, {label}"
+                yield Engine(said, double, runs[0], runs[1], witness[0] if doubt else None)
 
 
 def _order(engine: str) -> tuple[str, ...]:
@@ -89,6 +102,26 @@ def _reference(proto: Any) -> Run:
     from onnxad_rules.testing import run_in_reference
 
     return run_in_reference(proto)
+
+
+def _witness(model: Model) -> Run | None:
+    """ONNX Runtime on a model as it is, fed and answering in any precision; None where it does not run it."""
+    floats = (*_NARROW, DataType.DOUBLE)
+    types = {v.name: v.dtype.numpy() for v in model.graph.inputs if v.dtype is not None and v.dtype in floats}
+    try:
+        run = _onnxruntime(_proto(model))
+    except Exception:  # onnxruntime raises many types, all meaning: it does not take this model
+        return None
+    return lambda feeds: run({k: a.astype(types[k]) if k in types else a for k, a in feeds.items()})
+
+
+def _modern(model: Model) -> Model:
+    """A model of an opset that the reference evaluator knows well."""
+    if model.version >= TARGET and all(f.opset.get("", TARGET) >= TARGET for f in model.functions.values()):
+        return model
+    out = clone_model(model)
+    upgrade_model(out)
+    return out
 
 
 _MAKE: dict[str, Callable[[Any], Run]] = {"onnxruntime": _onnxruntime, "reference": _reference}

@@ -221,6 +221,43 @@ def test_what_is_single_precision_by_default_is_widened():
     assert all(r.error < 1e-8 for r in report.rows)
 
 
+def test_old_opsets_in_the_reference_evaluator():
+    """Softmax at opset 9 goes over all axes behind the given one, which the evaluator does not know."""
+    proto = model("g (float[1,2,3,3] x) => (float[1,2,3,3] y) { c = Conv<kernel_shape = [1, 1]>(x, k) y = Softmax(c) }")
+    proto.opset_import[0].version = 9
+    proto.graph.initializer.append(
+        numpy_helper.from_array(np.array([[1, -2], [3, 0.5]], np.float32)[..., None, None], "k")
+    )
+    report = check_derivatives(proto)
+    assert report.ok and report.engine == "reference, double precision" and max(r.error for r in report.rows) < 1e-8
+
+
+def test_an_engine_that_computes_something_else_is_not_believed(monkeypatch):
+    from onnxad_rules import testing
+
+    honest = testing.run_in_reference
+
+    def wrong(proto):
+        run = honest(proto)
+        return lambda feeds: [2 * y for y in run(feeds)]
+
+    monkeypatch.setattr(testing, "run_in_reference", wrong)
+    report = check_derivatives(conv())
+    assert report.ok and report.engine == "onnxruntime, the model's own precision"
+    report = check_derivatives(conv(), engine="reference")  # who asks for it gets it
+    assert "reference" in report.engine
+
+
+def test_rounding_that_only_the_derivative_has_is_no_error():
+    """Equal columns: the logits are equal, the derivative is zero, and what is left of the sum is made large again."""
+    proto = model("g (float[4,3] x) => (float[4,7] y) { h = MatMul(x, w) y = Softmax(h) }")
+    proto.graph.initializer.append(numpy_helper.from_array(np.full((3, 7), 1e9, np.float32), "w"))
+    report = check_derivatives(proto)
+    (row,) = [r for r in report.rows if r.mode == "reverse"]
+    assert report.ok and row.expected == 0 and row.derivative != 0
+    assert not check_derivatives(proto, spoil(reverse(proto, layout="single"), "y", 1.001)).ok
+
+
 def test_kinks_are_no_errors():
     proto = model("g (float[40,40] x) => (float[40,40] y) { a = Relu(x) b = Abs(a) y = Mul(b, x) }")
     assert check_derivatives(proto).ok
