@@ -19,6 +19,7 @@ from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import Dim, Shape
 from onnxad_rules.kinds import multilinear
 from onnxad_rules.node import NodeView
+from onnxad_rules.placing import TO_END
 from onnxad_rules.ranks import GRID, IMAGE, Choice, spatial
 from onnxad_rules.windows import (
     channel_sum,
@@ -39,9 +40,9 @@ from onnxad_rules.windows import (
 MANY_TAPS = 16
 #: From this many channels a group on, windows are cheaper to gather channel-last than to unfold by a convolution.
 MANY_CHANNELS = 8
-#: From this many elements on, all windows of an image at once no longer fit into caches: unfolding them costs more
-#: time than what is computed with them.
-MANY_ELEMENTS = 2**20
+#: From this many windows a channel, and this many elements in all windows, they are unfolded row by row: all of them at
+#: once no longer fit into caches.
+MANY_PLACES, MANY_ELEMENTS = 128, 2**19
 
 
 @dataclass(frozen=True)
@@ -265,8 +266,8 @@ def _to_kernel(
 ) -> Var:
     """`to_kernel` for known taps; `out` and `inside` are the kernel's first extents."""
     few = g.group > 1 or not isinstance(inside, int) or inside < MANY_CHANNELS
-    if inside == 1 and isinstance(out, int) and (places := _many_windows(g, taps, image, grid)) is not None:
-        return _by_rows(op, g, taps, out, places, image, grid)
+    if inside == 1 and _has_many_windows(g, taps, image, grid):
+        return _by_rows(op, g, taps, out, image, grid)
     if few and math.prod(taps) > MANY_TAPS:
         found = _by_convolution(op, g, inside, image, grid)
         count = [0] * g.spatial
@@ -328,47 +329,43 @@ def _by_products(
     return reshape(op, product, [out, inside, *taps])
 
 
-def _many_windows(g: Geometry, taps: tuple[int, ...], image: Var, grid: Var) -> tuple[int, ...] | None:
-    """The spatial extents of the grid where windows in two dimensions are unfolded row by row; None elsewhere.
+def _has_many_windows(g: Geometry, taps: tuple[int, ...], image: Var, grid: Var) -> bool:
+    """True where windows in two dimensions are unfolded row by row: of many elements, or of nobody knows how many.
 
     (With strides, a Slice down costs more than it saves.)
     """
-    small = len(taps) == 2 and taps[0] > 1 and math.prod(taps) <= MANY_TAPS and g.strides == (1, 1)
-    if not small or not g.exact or image.shape is None or grid.shape is None:
-        return None
-    places = numbers(grid.shape[2:])
-    if places is None or numbers(image.shape[1:]) is None:
-        return None
-    examples = image.shape[0] if isinstance(image.shape[0], int) else 1
-    elements = examples * g.group * math.prod(taps) * math.prod(places)
-    return places if elements >= MANY_ELEMENTS else None
+    if len(taps) != 2 or taps[0] == 1 or taps[1] > MANY_TAPS or g.strides != (1, 1) or not g.exact:
+        return False
+    places = None if grid.shape is None else numbers(grid.shape[2:])
+    if places is None:
+        return True
+    examples = 1 if image.shape is None or not isinstance(image.shape[0], int) else image.shape[0]
+    windows = math.prod(places)
+    return windows >= MANY_PLACES and examples * g.group * windows * math.prod(taps) >= MANY_ELEMENTS
 
 
-def _by_rows(
-    op: Builder, g: Geometry, taps: tuple[int, ...], out: int, places: tuple[int, ...], image: Var, grid: Var
-) -> Var:
+def _by_rows(op: Builder, g: Geometry, taps: tuple[int, ...], out: int | Var, image: Var, grid: Var) -> Var:
     """`_by_products` for kernels that work on one channel alone, with one row of taps at a time.
 
     Windows are unfolded along the last axis only, by a convolution with one-hot kernels; moving down is a Slice. (It is
     written with a third axis, as ONNX Runtime makes blocks of 16 channels of a constant kernel with two.)
     """
-    assert image.shape is not None
     (high, wide), (gap, gap_across) = taps, g.dilations
     (above, left_of), (below, right_of) = g.pads()[:2], g.pads()[2:]
-    sides = [int(d) for d in image.shape[2:]]
-    batch, height, row = extent(op, image, 0), sides[0] + above + below, places[1]
+    batch, sides = extent(op, image, 0), [extent(op, image, a) for a in g.axes]
     unfolded = op.Conv(
         reshape(op, image, [batch * g.group, 1, 1, *sides]),
         op.const(np.eye(wide).reshape(wide, 1, 1, 1, wide), image.dtype),
         dilations=(1, 1, gap_across),
         pads=(0, above, left_of, 0, below, right_of),
     )
-    unfolded = reshape(op, unfolded, [batch, g.group, wide, height, row])
-    left = reshape(op, grid, [batch, g.group, out // g.group, math.prod(places)])
+    places, rows = spatial_size(op, grid), out // g.group if isinstance(out, int) else out / g.group
+    left = reshape(op, grid, [batch, g.group, rows, places])
     products = []
     for i in range(high):
-        window = op.Slice(unfolded, [i * gap], [i * gap + places[0]], [3])
-        products.append(op.MatMul(left, op.swap(reshape(op, window, [batch, g.group, wide, math.prod(places)]))))
+        behind = (high - 1 - i) * gap
+        window = op.Slice(unfolded, [i * gap], [-behind if behind else TO_END], [3])
+        products.append(op.MatMul(left, op.swap(reshape(op, window, [batch, g.group, wide, places]))))
     product = op.ReduceSum(op.Concat(*products, axis=3), [0], keepdims=0)
     return reshape(op, product, [out, 1, *taps])
 

@@ -220,7 +220,7 @@ def test_against_torch(stride, inside, outside, group):
     assert np.allclose(dx, tx.grad, atol=1e-4) and np.allclose(dw, tw.grad, atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [None, ("n", 4, 9, 8)])
+@pytest.mark.parametrize("shape", [None, ("n", 4, 9, 8), (2, 4, "h", 8), ("n", 4, "h", "w"), ("n", "c", "h", "w")])
 @pytest.mark.parametrize("out", [4, 8])
 @pytest.mark.parametrize("taps, pads, dilations", [((3, 3), [1, 1, 1, 1], [1, 1]), ((2, 5), [0, 2, 3, 1], [3, 1])])
 def test_windows_row_by_row(monkeypatch, shape, out, taps, pads, dilations):
@@ -231,6 +231,7 @@ def test_windows_row_by_row(monkeypatch, shape, out, taps, pads, dilations):
     model = one_node("Conv", [x32, w32], attrs, 1, "", 22)
     want = run_in_ort(differentiate(model, "reverse"))
     monkeypatch.setattr(convolution, "MANY_ELEMENTS", 1)
+    monkeypatch.setattr(convolution, "MANY_PLACES", 1)
     check("Conv", [x, w], attrs, symbolic=False)
     derivative = differentiate(with_dims(model, shape) if shape else model, "reverse")
     assert sum(n.op_type == "MatMul" for n in derivative.graph.node) == taps[0]
