@@ -34,6 +34,10 @@ CONTENT_LIMIT = 64
 INTEGERS = frozenset({DataType.INT64, DataType.INT32})
 
 
+class Mismatch(Exception):
+    """Operands whose shapes an operator never takes together, whatever the run."""
+
+
 class Inference:
     """Infers in the context of a model: its opsets, and its supply of anonymous symbols.
 
@@ -75,6 +79,8 @@ class Inference:
             types = rule(self, node) if rule is not None else None
         except (OnnxadError, RecursionError):
             raise
+        except Mismatch as e:
+            raise ModelError(f"{describe(node)}: {e}") from None
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
             why = f"its operands or attributes do not fit the operator ({type(e).__name__}: {e})"
             raise ModelError(f"the types of {describe(node)} cannot be told: {why}") from e
@@ -107,6 +113,8 @@ class Inference:
             v.type = _refine(t, v.type, before)
             if v.type is not t and _says_more(v.type, t):
                 self.model.told.add(v)
+            else:
+                self.model.told.discard(v)
 
     def _ask_onnx(self, node: Node) -> Types:
         blank: Types = (None,) * len(node.outputs)
@@ -200,7 +208,7 @@ def operand_type(n: Node, i: int) -> TensorType | None:
 
 
 def broadcast(ctx: Inference, a: Shape | None, b: Shape | None) -> Shape | None:
-    """The shape of two shapes broadcast together."""
+    """The shape of two shapes broadcast together. Raises Mismatch where they never do."""
     if a is None or b is None:
         return None
     if a == b:
@@ -212,7 +220,19 @@ def broadcast(ctx: Inference, a: Shape | None, b: Shape | None) -> Shape | None:
     for x, y in zip(a[pad:], b, strict=True):
         d = dims.broadcast_dim(x, y)
         out.append(ctx.fresh() if d is None else d)
+        if clash(x, y) and 1 not in (x, y):
+            raise Mismatch(f"shapes {spelled(a)} and {spelled(b)} do not broadcast")
     return tuple(out)
+
+
+def clash(a: Dim, b: Dim) -> bool:
+    """True for two extents that are known, and differ."""
+    return a != b and isinstance(a, int) and isinstance(b, int)
+
+
+def spelled(shape: Shape) -> str:
+    """A shape as the text of the IR has it."""
+    return f"[{','.join(map(str, shape))}]"
 
 
 def onnx_dtype(x: object) -> DataType:

@@ -68,6 +68,7 @@ def from_proto(proto: onnx.ModelProto, base_dir: str = "") -> Model:
             raise ModelError(f"function {f.domain}.{f.name}{':' + f.overload if f.overload else ''} is defined twice")
         model.functions[f.key] = f
     model.symbols = reader.unknown
+    model.told.update(reader.declared)  # until inference has found the same
     model.training = tuple(proto.training_info)
     return model
 
@@ -106,6 +107,7 @@ class _Reader:
         self.base_dir = base_dir
         self.unknown = 0  # How many extents nobody named.
         self.scopes: list[dict[str, Value]] = []
+        self.declared: list[Value] = []  # Results of nodes whose types the author wrote.
         self.default_domain_user = ""  # A node of the default domain, if there was one.
 
     # Bodies
@@ -181,7 +183,7 @@ class _Reader:
         """Nodes, value types and outputs of a graph or function whose inputs stand in `scope`."""
         infos = {info.name: info for info in proto.value_info}
         infos.update(declared)
-        before, constants = dict(scope), len(g.constants)
+        before, constants, declared_before = dict(scope), len(g.constants), len(self.declared)
         try:
             self.nodes(g, proto.node, scope, infos)
         except _Undefined as e:
@@ -193,6 +195,7 @@ class _Reader:
                 n.detach()
             g.nodes.clear()
             del g.constants[constants:]
+            del self.declared[declared_before:]
             scope.clear()
             scope.update(before)
             self.nodes(g, sort_nodes(nodes, g.name), scope, infos)
@@ -236,6 +239,7 @@ class _Reader:
                     scope[name] = v
                     if infos and name in infos:
                         v.type = self.value_type(infos[name])
+                        self.declared.append(v)
 
     def visible(self, name: str) -> Value | None:
         """The value of that name in the innermost scope that has one."""

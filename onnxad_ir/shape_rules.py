@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from onnxad_ir import dims
 from onnxad_ir.core import Node, Value
-from onnxad_ir.infer import Inference, Types, broadcast, infer_shapes, known, known_ints, onnx_dtype, operand_type
+from onnxad_ir.infer import (
+    Inference,
+    Mismatch,
+    Types,
+    broadcast,
+    clash,
+    infer_shapes,
+    known,
+    known_ints,
+    onnx_dtype,
+    operand_type,
+    spelled,
+)
 from onnxad_ir.types import DataType, Dim, Shape, TensorType
 
 
@@ -104,6 +116,8 @@ def _matmul(ctx: Inference, n: Node) -> Types | None:
     if not a.shape or not b.shape:
         return None
     x, y = a.shape, b.shape
+    if clash(x[-1], y[-2:][0]):
+        raise Mismatch(f"shapes {spelled(x)} and {spelled(y)} do not multiply")
     lead = broadcast(ctx, x[:-2], y[:-2])
     assert lead is not None
     rows = x[-2:-1] if len(x) > 1 else ()
@@ -117,6 +131,9 @@ def _gemm(ctx: Inference, n: Node) -> Types | None:
     ta, tb = n.attributes.get("transA", 0), n.attributes.get("transB", 0)
     if a is None or b is None or not (isinstance(ta, int) and isinstance(tb, int)):
         return None
+    x, y = a.shape or (), b.shape or ()
+    if len(x) == len(y) == 2 and clash(x[0 if ta else 1], y[1 if tb else 0]):
+        raise Mismatch(f"shapes {spelled(x)} and {spelled(y)} do not multiply")
     m: Dim = ctx.fresh() if a.shape is None or len(a.shape) != 2 else a.shape[1 if ta else 0]
     k: Dim = ctx.fresh() if b.shape is None or len(b.shape) != 2 else b.shape[0 if tb else 1]
     return (TensorType(a.dtype, (m, k)),)
@@ -247,6 +264,10 @@ def _concat(ctx: Inference, n: Node) -> Types | None:
         pieces.append(t.shape[axis])
         for i, d in enumerate(t.shape):
             if isinstance(d, int) and i != axis:
+                if clash(out[i], d):
+                    raise Mismatch(
+                        f"shapes {spelled(first)} and {spelled(t.shape)} differ in an axis other than {axis}"
+                    )
                 out[i] = d
     out[axis] = dims.total(pieces)
     return (TensorType(ts[0].dtype, tuple(out)),)

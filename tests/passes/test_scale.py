@@ -67,7 +67,7 @@ def constants(n):
     names = ["x", *(f"v{i}" for i in range(n // 2))]
     nodes = []
     for i in range(n // 2):
-        nodes.append(helper.make_node("Constant", [], [f"c{i}"], value_ints=[2, 3 + i % 7]))
+        nodes.append(helper.make_node("Constant", [], [f"c{i}"], value_ints=[1] * (1 + i % 7) + [2, 1]))
         nodes.append(helper.make_node("Expand", [names[i], f"c{i}"], [names[i + 1]]))
     return make(nodes, [value("x", (2, 1))], [value(names[-1], None)])
 
