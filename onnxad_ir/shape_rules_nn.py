@@ -189,10 +189,28 @@ def _resize(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Attention")
 def _attention(ctx: Inference, n: Node) -> Types | None:
-    """Onnx's own inference, but where a rank is unknown: it then makes scalars of some results (seen in 1.23)."""
-    queries = operand_type(n, 0)
-    if queries is None or all(v is None or v.shape is not None for v in (*n.inputs[:3], *n.inputs[4:6])):
+    """Not left to onnx, which (seen in 1.23) takes an unknown extent for 0 and a result of unknown rank for a scalar."""
+    q, k, v = (operand_type(n, i) for i in range(3))
+    if q is None or k is None or v is None:
         return None
-    keys, values = operand_type(n, 1), operand_type(n, 2)
-    dtypes = [None if t is None else t.dtype for t in (queries, keys, values, queries)]
-    return tuple(None if d is None else TensorType(d) for d in dtypes)[: len(n.outputs)]
+    kinds = (q.dtype, k.dtype, v.dtype, q.dtype)[: len(n.outputs)]
+    if q.shape is None or k.shape is None or v.shape is None:
+        return tuple(map(TensorType, kinds))
+    batch, queries = q.shape[0], q.shape[-2]
+    heads, groups = n.attributes.get("q_num_heads", 0), n.attributes.get("kv_num_heads", 0)
+    size: Dim | None
+    width: Dim | None
+    if len(q.shape) == 4:
+        heads, groups, size, width = q.shape[1], k.shape[1], k.shape[3], v.shape[3]
+        y: Shape = (batch, heads, queries, width)
+    else:
+        hidden = v.shape[2] if heads == groups else dims.floordiv(dims.mul(v.shape[2], heads), groups)
+        y = (batch, queries, ctx.fresh() if hidden is None else hidden)
+        size, width = dims.floordiv(k.shape[2], groups), dims.floordiv(v.shape[2], groups)
+    keys, past = k.shape[-2], operand_type(n, 4)
+    if len(n.inputs) > 4 and n.inputs[4] is not None:
+        before = None if past is None or past.shape is None else past.shape[2]
+        keys = ctx.fresh() if before is None else dims.add(before, keys)
+    size, width = (ctx.fresh() if d is None else d for d in (size, width))
+    shapes: list[Shape] = [y, (batch, groups, keys, size), (batch, groups, keys, width), (batch, heads, queries, keys)]
+    return tuple(map(TensorType, kinds, shapes))

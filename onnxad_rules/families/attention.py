@@ -148,7 +148,11 @@ def _attention(op: Builder, n: NodeView) -> dict[str, Var]:
         y = op.where(dead, 0, y)
     if n.Q.rank == 3:
         y = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), op.shape(n.Y), allowzero=1)
-    return {"Y": y, "present_key": k, "present_value": v, "qk_matmul_output": taken}
+    found = {"Y": y, "qk_matmul_output": taken}
+    # one of the two is never asked for without the other
+    if any(result.users or result.name for result in n.node.outputs[1:3]):
+        found |= {"present_key": k, "present_value": v}
+    return found
 
 
 def _may_be_dead(op: Builder, n: NodeView, q: Var) -> bool:

@@ -1,9 +1,11 @@
 """Attention and RotaryEmbedding against finite differences."""
 
 import numpy as np
+import onnx
 import pytest
 
 from onnxad_ir import schema
+from onnxad_passes import forward, reverse
 from onnxad_rules.testing import check_rule, differentiate, one_node, run_in_ort, run_in_reference
 
 R = np.random.default_rng(0)
@@ -75,6 +77,18 @@ def test_past_and_every_result(mode):
     check([*qkv(2), None, *past], dict(is_causal=1), outputs=3)
     if mode != 2:  # sums with minus infinity have no finite differences
         check([*qkv(2), masked_rows(S, T + 2), *past], attrs, outputs=4)
+
+
+def test_results_that_are_left_out_stay_so():
+    """onnx allows present_key and present_value together only: the derivative asks for none that the author did not."""
+    node = onnx.helper.make_node("Attention", ["q", "k", "v"], ["y", "", "", "s"], q_num_heads=2, kv_num_heads=2)
+    of = {name: onnx.helper.make_tensor_value_info(name, 11, None) for name in "ys"}
+    inputs = [onnx.helper.make_tensor_value_info(name, 11, [1, 3, 4]) for name in "qkv"]
+    graph = onnx.helper.make_graph([node], "g", inputs, [of["y"], of["s"]])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)], ir_version=10)
+    for derivative in (forward(model, layout="single"), reverse(model, layout="single")):
+        onnx.checker.check_model(derivative, full_check=True)
+        assert [list(n.output)[1:3] for n in derivative.graph.node if n.op_type == "Attention"] == [["", ""]]
 
 
 @pytest.mark.parametrize("causal", [0, 1])
