@@ -189,7 +189,7 @@ def _resize(ctx: Inference, n: Node) -> Types | None:
 
 @infer_shapes("Attention")
 def _attention(ctx: Inference, n: Node) -> Types | None:
-    """Not left to onnx, which (seen in 1.23) takes an unknown extent for 0 and a result of unknown rank for a scalar."""
+    """Not left to onnx, which (in 1.23) takes an unknown extent for 0 and a result of unknown rank for a scalar."""
     q, k, v = (operand_type(n, i) for i in range(3))
     if q is None or k is None or v is None:
         return None
