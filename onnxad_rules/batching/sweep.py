@@ -234,18 +234,22 @@ class Sweep:
 
 def _check(node: Node, v: Value) -> None:
     """Raise UnsupportedOperator for a value that cannot go into a Scan or come out of it."""
-    if not isinstance(v.type, TensorType):
-        raise UnsupportedOperator(
-            f"{describe(node)} cannot be batched: there is no batching rule for it, and a value of type "
-            f"{print_type(v.type)} cannot be handed to a Scan",
-            (node,),
-        )
+    if isinstance(v.type, TensorType):
+        return
+    what = f"a value of type {print_type(v.type)} cannot be handed to a Scan"
+    if v.type is None:
+        what = f"a Scan has to know the type of {v}, which nothing tells (declare it in value_info)"
+    raise UnsupportedOperator(
+        f"{describe(node)} cannot be batched: there is no batching rule for it, and {what}", (node,)
+    )
 
 
 def _take_place(op: Builder, old: Value, new: Value) -> None:
-    """Let a value stand for another, under its name, and for passes that were told of it."""
+    """Let a value stand for another, under its name, with its type, and for passes that were told of it."""
     if new.producer is not None and not new.name:
         new.name = old.name
+    if new.producer is not None and new.rank is None and old.rank is not None:
+        new.type = old.type  # what the author, or the node that was rebuilt, said of it
     if old in op.model.variables:
         op.model.variables[new] = op.model.variables.pop(old)
     substitute(op.graph, op.nodes, old, new)

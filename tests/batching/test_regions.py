@@ -130,6 +130,27 @@ def test_nested():
             check(text, batched, scan=True, feeds={"c": np.array(c)})
 
 
+def test_a_rank_that_only_the_author_tells_is_kept():
+    """What no entry changes is written anew all the same: a Scan has to know the rank of what the Loop inside gives."""
+    text = """ g (float[2] a, float[3,2] b, float[2] z) => (float[2] y, float[3,2] o) {
+      y, o = Scan <num_scan_inputs = 1, body = bd (float[2] s, float[2] q) => (float[2] t, float[2] w) {
+        k = Constant <value_int = 2> ()
+        t = Loop (k, , z) <body = lb (int64 i, bool c, float[2] u) => (bool d, float[2] v) {
+          d = Identity(c) v = Mul(u, s) }>
+        e = Sin(t) w = Mul(e, q) }> (a, b)
+    }"""
+    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]>' + text)
+    (scan,) = model.graph.node
+    (body,) = [a.g for a in scan.attribute if a.name == "body"]
+    (loop,) = [n for n in body.node if n.op_type == "Loop"]
+    inner = loop.attribute[0].g
+    for v in (model.graph.input[2], body.input[0], inner.input[2], inner.output[1]):
+        v.type.tensor_type.ClearField("shape")
+    feeds = {"a": floats(2), "b": floats(3, 2), "z": floats(2)}
+    check_batched(model, feeds, ["b"], scan=True)
+    check_batched(model, feeds, ["a", "b"], scan=True)
+
+
 def test_sequence_map():
     text = """ g (float[2] a, float[2] b, float[2] w) => (float[4] y, float[4] z) {
       s = SequenceConstruct(a, b)
