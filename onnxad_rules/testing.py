@@ -4,12 +4,14 @@
 
 One node is differentiated in both modes with respect to all floating operands and compared, in double precision, with
 finite differences of the operator itself; then the same model with symbolic dims, with unknown ranks, in single
-precision at every optimization level of ONNX Runtime, and at order two.
+precision at every optimization level of ONNX Runtime, and at order two; and the derivative models evaluated for two
+entries at once, by way of the batching rules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,15 +19,18 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxad_ir.builder import Builder, Scope
-from onnxad_ir.core import Value
+from onnxad_ir.core import Model, Value, clone_model
 from onnxad_ir.infer import Inference
+from onnxad_ir.noise import is_random
 from onnxad_ir.proto import from_proto, to_proto
 from onnxad_ir.schema import latest_opset
 from onnxad_ir.types import is_floating
 from onnxad_ir.verify import verify
 from onnxad_rules.activity import varying
+from onnxad_rules.batching import RULES
+from onnxad_rules.batching.sweep import Sweep
 from onnxad_rules.derive import pull, push, total
-from onnxad_rules.ruleset import Ruleset, default_rules
+from onnxad_rules.ruleset import Ruleset, UnsupportedOperator, default_rules
 from onnxad_rules.survey import Survey
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -70,6 +75,8 @@ def one_node(
                 graph.input.append(helper.make_tensor_value_info(f"s_{name}", TensorProto.INT64, [f"rank_{name}"]))
                 graph.node.insert(0, helper.make_node("Reshape", [name, f"s_{name}"], [f"z_{name}"], allowzero=1))
         for y, value in zip(ys, results, strict=True):
+            dtype = helper.np_dtype_to_tensor_dtype(value.dtype)
+            graph.value_info.append(helper.make_tensor_value_info(f"r_{y}", dtype, None))
             graph.initializer.append(numpy_helper.from_array(np.asarray(value.shape, np.int64), f"s_{y}"))
             graph.node.append(helper.make_node("Reshape", [f"r_{y}", f"s_{y}"], [y], allowzero=1))
     imports = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, latest_opset(domain))] if domain else [])
@@ -96,7 +103,12 @@ def differentiate(
 
     A value that is not reached gets zeros.
     """
-    rules = default_rules() if rules is None else rules
+    return to_proto(_derivative(proto, mode, default_rules() if rules is None else rules, wrt, prefix))
+
+
+def _derivative(
+    proto: onnx.ModelProto, mode: str, rules: Ruleset, wrt: Sequence[str] | None, prefix: str = ""
+) -> Model:
     prefix = prefix or ("fwd_" if mode == "forward" else "adj_")
     model = from_proto(proto)
     graph = model.graph
@@ -127,7 +139,7 @@ def differentiate(
         extra.append(out)
     graph.set_outputs([*graph.outputs, *extra])
     verify(model)
-    return to_proto(model)
+    return model
 
 
 def run_in_ort(proto: onnx.ModelProto, level: int = 0) -> Runner:
@@ -175,6 +187,25 @@ def finite_difference(run: Runner, feeds: Mapping[str, Array], direction: Mappin
     return [(4 * b - a) / 3 for a, b in zip(central(h), central(h / 2), strict=True)]
 
 
+class _Derivative:
+    """A derivative model of a node in one mode, and a function that runs it."""
+
+    def __init__(
+        self,
+        primal: onnx.ModelProto,
+        shapes: str,
+        mode: str,
+        rules: Ruleset,
+        names: Sequence[str],
+        engine: Callable[[onnx.ModelProto], Runner],
+    ):
+        self.shapes = shapes
+        self.mode = mode
+        self.model = _derivative(primal, mode, rules, names)
+        self.proto = to_proto(self.model)
+        self.run = engine(self.proto)
+
+
 def check_rule(
     op_type: str,
     inputs: Sequence[Array | None],
@@ -189,6 +220,7 @@ def check_rule(
     symbolic: bool = True,
     unknown_rank: bool = True,
     single: bool = True,
+    ragged: str = "",
     rtol: float = 1e-6,
     h: float = 1e-3,
     rules: Ruleset | None = None,
@@ -200,10 +232,17 @@ def check_rule(
     operand. `wrt`: positions to differentiate (default: every floating operand). `constants`: positions given as
     initializers. `symbolic`, `unknown_rank`: also with symbolic dims, with unknown ranks. `single`: also in float32
     in ONNX Runtime at all optimization levels. `order=2`: also forward of reverse and forward of forward.
+
+    Every model is also given two entries at once, along a leading axis (`onnxad_rules.batching`): forward mode of all
+    differentiated operands and their seeds, and of the last operand alone; reverse mode of its seeds. The second entry
+    is at the operands with their rows in reverse order, moved by as much as `h`, so the operator has to be defined
+    there. `ragged`: why entries of operands cannot be evaluated together (results of another shape for each entry);
+    that the node is refused is checked then.
     Raises AssertionError that says which comparison failed.
     """
     attrs = dict(attrs or {})
     opset = opset or latest_opset()
+    rules = default_rules() if rules is None else rules
     rng = np.random.default_rng(len(op_type))
     floating = [i for i, x in enumerate(inputs) if x is not None and x.dtype == np.float64 and i not in constants]
     wrt = floating if wrt is None else list(wrt)
@@ -226,11 +265,10 @@ def check_rule(
     shapes_at_run_time = {f"s_{k}": np.asarray(v.shape, np.int64) for k, v in feeds.items()}
     all_feeds = {**feeds, **shapes_at_run_time, **{f"fwd_{k}": t for k, t in tangents.items()}, **seeds}
 
-    fwd = differentiate(primal, "forward", rules, names)
-    adj = differentiate(primal, "reverse", rules, names)
-    for m in (fwd, adj):
-        onnx.checker.check_model(m, full_check=True)
-    jvp = engine(fwd)(all_feeds)
+    fwd, adj = (_Derivative(primal, "static", mode, rules, names, engine) for mode in ("forward", "reverse"))
+    for d in (fwd, adj):
+        onnx.checker.check_model(d.proto, full_check=True)
+    jvp = fwd.run(all_feeds)
     expected = finite_difference(run, feeds, tangents, h)
     for found, i in zip(jvp[len(ys) :], smooth, strict=True):
         _close(found, expected[i], rtol, f"{op_type}: forward against finite differences, result {i}")
@@ -238,26 +276,40 @@ def check_rule(
     for k in names:  # one operand alone: catches partials that cancel
         only = {**all_feeds, **{f"fwd_{o}": np.zeros_like(tangents[o]) for o in names if o != k}}
         want = finite_difference(run, feeds, {k: tangents[k]}, h)
-        for found, i in zip(engine(fwd)(only)[len(ys) :], smooth, strict=True):
+        for found, i in zip(fwd.run(only)[len(ys) :], smooth, strict=True):
             _close(found, want[i], rtol, f"{op_type}: forward in {k} alone, result {i}")
-    vjp = engine(adj)(all_feeds)
+    vjp = adj.run(all_feeds)
     for k, got in zip(names, vjp[len(ys) :], strict=True):
         assert got.dtype == feeds[k].dtype and got.shape == feeds[k].shape, (op_type, k, got.shape)
         want_k = _gradient(run, feeds, k, seeds, smooth, h, rng)
         at = ~np.isnan(want_k)
         _close(got[at], want_k[at], rtol, f"{op_type}: reverse in {k} against finite differences")
 
+    derivatives = [(fwd, jvp), (adj, vjp)]
     for flag, shapes in ((symbolic, "symbolic"), (unknown_rank, "unknown")):
-        if flag:
-            for mode, want_all in (("forward", jvp), ("reverse", vjp)):
-                m = differentiate(build(inputs, shapes), mode, rules, names)
-                onnx.checker.check_model(m)
-                for got, w in zip(engine(m)(all_feeds), want_all, strict=True):
-                    _close(got, w, 1e-9, f"{op_type}: {mode} with {shapes} shapes")
+        for mode, results in (("forward", jvp), ("reverse", vjp)) if flag else ():
+            d = _Derivative(build(inputs, shapes), shapes, mode, rules, names, engine)
+            onnx.checker.check_model(d.proto)
+            for got, w in zip(d.run(all_feeds), results, strict=True):
+                _close(got, w, 1e-9, f"{op_type}: {mode} with {shapes} shapes")
+            derivatives.append((d, results))
     if single:
         _check_single(op_type, build, inputs, all_feeds, {"forward": jvp, "reverse": vjp}, rules, names)
     if order > 1:
-        _check_second(op_type, {"forward": fwd, "reverse": adj}, all_feeds, rules, engine, rtol, h, rng)
+        for d, results in ((fwd, jvp), (adj, vjp)):
+            _check_second(op_type, d, all_feeds, results, rules, engine, rtol, h, rng)
+
+    batch = _Batch(rules, engine, [all_feeds, _another(rng, all_feeds, names, h)], rtol)
+    everything = [*names, *(f"fwd_{k}" for k in names)]
+    for d, results in derivatives:
+        what = f"{op_type}: {d.mode} with {d.shapes} shapes"
+        if d.mode == "reverse":
+            batch.check(what, d, list(seeds), results)
+        elif not ragged or d.shapes == "static":
+            batch.check(what, d, everything, results, ragged)
+    if len(names) > 1 and not ragged:
+        some = [names[-1], f"fwd_{names[-1]}"]
+        batch.check(f"{op_type}: forward in {names[-1]} alone", fwd, some, jvp)
 
 
 def _normal(rng: np.random.Generator, shape: Sequence[int]) -> Array:
@@ -305,32 +357,79 @@ def _check_single(
 
 def _check_second(
     op_type: str,
-    models: Mapping[str, onnx.ModelProto],
+    first: _Derivative,
     feeds: Mapping[str, Array],
-    rules: Ruleset | None,
+    base: Sequence[Array],
+    rules: Ruleset,
     engine: Callable[[onnx.ModelProto], Runner],
     rtol: float,
     h: float,
     rng: np.random.Generator,
 ) -> None:
-    for mode, first in models.items():
-        second = differentiate(first, "forward", rules, prefix="d_")
-        onnx.checker.check_model(second, full_check=True)
-        have = {i.name: feeds[i.name] for i in first.graph.input}
-        direction = {
-            i.name: _normal(rng, feeds[i.name].shape)
-            for i in first.graph.input
-            if i.type.tensor_type.elem_type == TensorProto.DOUBLE
-            and f"d_{i.name}" in {k.name for k in second.graph.input}
-        }
-        run = engine(first)
-        base = run(have)
-        want = [
-            w for w, b in zip(finite_difference(run, have, direction, h), base, strict=True) if b.dtype == np.float64
-        ]
-        got = engine(second)({**have, **{f"d_{k}": d for k, d in direction.items()}})[len(base) :]
-        for i, (g, w) in enumerate(zip(got, want, strict=True)):
-            _close(g, w, 10 * rtol, f"{op_type}: forward of {mode}, result {i}")
+    inputs = first.proto.graph.input
+    second = differentiate(first.proto, "forward", rules, prefix="d_")
+    onnx.checker.check_model(second, full_check=True)
+    have = {i.name: feeds[i.name] for i in inputs}
+    direction = {
+        i.name: _normal(rng, feeds[i.name].shape)
+        for i in inputs
+        if i.type.tensor_type.elem_type == TensorProto.DOUBLE and f"d_{i.name}" in {k.name for k in second.graph.input}
+    }
+    differences = finite_difference(first.run, have, direction, h)
+    want = [w for w, b in zip(differences, base, strict=True) if b.dtype == np.float64]
+    got = engine(second)({**have, **{f"d_{k}": d for k, d in direction.items()}})[len(base) :]
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        _close(g, w, 10 * rtol, f"{op_type}: forward of {first.mode}, result {i}")
+
+
+def _another(rng: np.random.Generator, feeds: Mapping[str, Array], names: Sequence[str], h: float) -> dict[str, Array]:
+    """Another entry: operands with their rows the other way round, moved by as much as a finite difference moves them,
+    and other seeds."""
+    moved = {k: np.flip(feeds[k], 0) if feeds[k].shape[:1] > (1,) else feeds[k] for k in names}
+    moved = {k: np.asarray(x + h * _normal(rng, x.shape)) for k, x in moved.items()}
+    seeds = {k: _normal(rng, x.shape) for k, x in feeds.items() if k.startswith(("fwd_", "adj_"))}
+    return {**feeds, **moved, **seeds}
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Entries, that is feeds for all derivative models of a node, to be evaluated together."""
+
+    rules: Ruleset
+    engine: Callable[[onnx.ModelProto], Runner]
+    entries: Sequence[Mapping[str, Array]]
+    rtol: float
+
+    def check(self, what: str, d: _Derivative, names: Sequence[str], first: Sequence[Array], ragged: str = "") -> None:
+        """Assert that inputs with a leading axis of entries give what each gives alone (`first`: what the first does).
+
+        What is drawn at random is not compared. `ragged`: why this has to be refused.
+        """
+        if not names:
+            return
+        shared, *others = self.entries
+        want = [first, *(d.run({**shared, **{k: e[k] for k in names}}) for e in others)]
+        model = clone_model(d.model)
+        drawn: set[Value] = set()
+        for n in model.graph.nodes:
+            if is_random(n) or any(v in drawn for v in n.inputs):
+                drawn.update(n.outputs)
+        compared = [v not in drawn for v in model.graph.outputs]
+        try:
+            Sweep("entries", RULES, self.rules).model(model, [v for v in model.graph.inputs if v.name in names])
+        except UnsupportedOperator as e:
+            assert ragged, f"{what} cannot be batched: {e}"
+            return
+        assert not ragged, f"{what} can be batched, but it was said that {ragged}"
+        verify(model)
+        batched = to_proto(model)
+        onnx.checker.check_model(batched, full_check=d.shapes == "static")
+        got = self.engine(batched)({**shared, **{k: np.stack([e[k] for e in self.entries]) for k in names}})
+        for k, (g, *alone) in enumerate(zip(got, *want, strict=True)):
+            for i, w in enumerate(alone):
+                if compared[k]:
+                    own = g[i] if np.ndim(g) > np.ndim(w) else g
+                    _close(own, w, self.rtol, f"{what}, batched, entry {i} of result {k}")
 
 
 def _close(got: Array, want: Array, rtol: float, what: str) -> None:

@@ -18,9 +18,13 @@ def test_comparisons(op):
     check_rule(op, [X, X[::-1].copy()], order=1)
 
 
-@pytest.mark.parametrize("op", ["IsNaN", "IsInf", "Shape", "Size", "NonZero", "ArgMax", "ArgMin"])
+@pytest.mark.parametrize("op", ["IsNaN", "IsInf", "Shape", "Size", "ArgMax", "ArgMin"])
 def test_of_no_floating_result(op):
     check_rule(op, [X], order=1)
+
+
+def test_of_as_many_results_as_there_are():
+    check_rule("NonZero", [X], order=1, ragged="every entry has its own number of elements that are not zero")
 
 
 def test_of_form_only():
