@@ -135,9 +135,8 @@ def test_a_rank_that_only_the_author_tells_is_kept():
     text = """ g (float[2] a, float[3,2] b, float[2] z) => (float[2] y, float[3,2] o) {
       y, o = Scan <num_scan_inputs = 1, body = bd (float[2] s, float[2] q) => (float[2] t, float[2] w) {
         k = Constant <value_int = 2> ()
-        t = Loop (k, , z) <body = lb (int64 i, bool c, float[2] u) => (bool d, float[2] v) {
-          d = Identity(c) v = Mul(u, s) }>
-        e = Sin(t) w = Mul(e, q) }> (a, b)
+        t, w = Loop (k, , z, q) <body = lb (int64 i, bool c, float[2] u, float[2] p) => (
+            bool d, float[2] v, float[2] r) { d = Identity(c) v = Mul(u, s) r = Sin(p) }> }> (a, b)
     }"""
     model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]>' + text)
     (scan,) = model.graph.node
