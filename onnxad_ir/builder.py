@@ -17,11 +17,11 @@ import onnx_ir as ir
 from onnxad_ir import schema
 from onnxad_ir.core import Attr, Graph, Model, Node, Value
 from onnxad_ir.diagnostics import ModelError
+from onnxad_ir.expressions import expression_key
 from onnxad_ir.fold import FOLD_LIMIT, evaluate
 from onnxad_ir.idioms import Idioms
 from onnxad_ir.infer import Inference
 from onnxad_ir.nesting import Nesting
-from onnxad_ir.noise import draws
 from onnxad_ir.peephole import peephole
 from onnxad_ir.spelling import SPELLINGS, turn, turn_scan
 from onnxad_ir.traverse import Captures
@@ -436,21 +436,11 @@ class Builder(Idioms):
         return self.const(out).value
 
 
-def _first(item: tuple[str, Attr]) -> str:
-    return item[0]
-
-
-def expression_key(node: Node) -> Any:
+def key_of(node: Node) -> Any:
     """What `Builder.emit` finds an equal node by, None for one that is not shared."""
     return _key(node.op_type, node.domain, len(node.outputs), node.inputs, node.attributes)
 
 
 def _key(op_type: str, domain: str, outputs: int, inputs: Sequence[Value | None], attributes: dict[str, Attr]) -> Any:
-    if any(isinstance(a, Graph) for a in attributes.values()) or draws(op_type, domain, inputs):
-        return None
-    key = (op_type, domain, outputs, tuple(inputs), tuple(sorted(attributes.items(), key=_first)) if attributes else ())
-    try:
-        hash(key)
-    except TypeError:  # an attribute that does not hash
-        return None
-    return key
+    key = expression_key(op_type, domain, inputs, attributes)
+    return None if key is None else (outputs, key)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from onnxad_ir import schema
-from onnxad_ir.core import Attr, Graph, Model, Node, Value
-from onnxad_ir.noise import is_random
+from onnxad_ir.core import Graph, Model, Node, Value
+from onnxad_ir.expressions import COMPARED, expression_key, tensor_key
 from onnxad_ir.types import FLOATING
 from onnxad_passes.manager import Pass
-
-#: Constants and tensor attributes of more bytes than this are not compared.
-_COMPARED = 128
 
 
 @dataclass(frozen=True)
@@ -78,31 +74,9 @@ def _replace(graph: Graph, node: Node, first: Node) -> bool:
     return True
 
 
-def _key(node: Node) -> Any:
+def _key(node: Node) -> Hashable | None:
     """What equal expressions have in common, None for an expression that is not shared."""
-    if node.regions or is_random(node) or node.overload:
-        return None
-    if node.domain and schema.latest(node.domain, node.op_type) is None:
-        return None
-    attributes: tuple[Any, ...] = ()
-    if node.attributes:
-        attributes = tuple(sorted((k, _attribute(a)) for k, a in node.attributes.items()))
-    key = (node.op_type, node.domain, node.inputs, attributes)
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
-
-
-def _attribute(a: Attr) -> Any:
-    if isinstance(a, int | str | tuple):  # most are, and to ask for a tensor takes long
-        return a
-    if isinstance(a, float):
-        return repr(a)  # 0.0 and -0.0 are equal, and not the same
-    if isinstance(a, ir.TensorProtocol) and a.nbytes <= _COMPARED and a.dtype != ir.DataType.STRING:
-        return (a.dtype.name, tuple(a.shape), a.tobytes())
-    return a
+    return None if node.overload else expression_key(node.op_type, node.domain, node.inputs, node.attributes)
 
 
 def _share_constants(graph: Graph) -> bool:
@@ -115,11 +89,10 @@ def _share_constants(graph: Graph) -> bool:
         if t is None or (v.name and v.dtype in FLOATING) or v.dtype == ir.DataType.STRING or graph in v.users:
             kept.append(v)
             continue
-        if t.nbytes > _COMPARED:
+        if t.nbytes > COMPARED:
             kept.append(v)
             continue
-        key = (t.dtype, tuple(t.shape), t.tobytes())
-        same = first.setdefault(key, v)
+        same = first.setdefault(tensor_key(t), v)
         if same is v:
             kept.append(v)
         else:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
-from onnxad_ir.builder import Builder, Var, expression_key
+from onnxad_ir.builder import Builder, Var, key_of
 from onnxad_ir.core import Graph, Node, Value, clone_graph
 from onnxad_ir.diagnostics import describe
 from onnxad_ir.peephole import same_shape
@@ -458,7 +458,7 @@ def _commit(op: Builder, scratch: Builder, results: list[Value]) -> None:
         else:
             node.detach()
     for node in reversed(kept):
-        key = expression_key(node)
+        key = key_of(node)
         found = None if key is None else op.scope.expression(key)
         if found is not None and needed.isdisjoint(node.outputs):
             for old, new in zip(node.outputs, found, strict=True):
