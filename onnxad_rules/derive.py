@@ -28,6 +28,9 @@ Tangents = Sequence[Var | None]
 #: Cotangent contributions collected per value; their sum is its cotangent.
 Cotangents = dict[Value, list[Var]]
 
+#: Operators, and the positions of operands, that read the shape or type of a tensor only.
+_READ_THE_FORM = frozenset({("Shape", 0), ("Size", 0), ("CastLike", 1)})
+
 
 class Tangent:
     """The tangents of a node's operands by the names of its schema; None where an operand is inactive."""
@@ -362,11 +365,38 @@ def _pull_pushforward(op: Builder, rule: Rule, n: NodeView, cts: Tangents, wante
     for node in reversed(program):
         pull(scratch, node, cotangents, depends.__contains__, n.rules)
     out = [None if h is None else total(scratch, cotangents, h) for h in holes]
+    _check_linear(
+        n, scratch.nodes, program, {h for h in holes if h is not None}, [c.value for c in out if c is not None]
+    )
     for h, v in zip(holes, n.node.inputs, strict=True):
         if h is not None and v is not None:
             h.replace_by(v)
     _commit(op, scratch, [c.value for c in out if c is not None])
     return [None if c is None else op.var(c) for c in out]
+
+
+def _check_linear(n: NodeView, nodes: list[Node], program: list[Node], holes: set[Value], results: list[Value]) -> None:
+    """Raise where the transpose of a program reads the numbers of what it swept over: then that was not linear."""
+    numbers = holes.copy()
+    for node in program:
+        if _reads(node, numbers):
+            numbers.update(node.outputs)
+    needed, own = set(results), set(program)
+    for node in reversed(nodes):
+        if node in own or needed.isdisjoint(node.outputs):
+            continue
+        if _reads(node, numbers):
+            raise UnsupportedOperator(
+                f"the pushforward given for {describe(n.node)} is not linear in the tangent, so that there is no "
+                f"transpose: the derivative of what it writes depends on the tangent ({node.op_type} reads it)",
+                (n.node,),
+            )
+        needed.update(v for v in node.inputs if v is not None)
+
+
+def _reads(node: Node, numbers: set[Value]) -> bool:
+    """True where an operator reads the numbers of one of some values, not its form only."""
+    return any(v in numbers and (node.op_type, i) not in _READ_THE_FORM for i, v in enumerate(node.inputs))
 
 
 def _pull_decompose(
@@ -432,7 +462,10 @@ def _fill(holes: Mapping[Value, Value]) -> None:
 def decomposition(op: Builder, rule: Rule, n: NodeView) -> list[Var | None]:
     """Write an operator in terms of others, by a `decompose` rule, and return its results by position."""
     assert isinstance(rule, Decompose)
-    return _as_list(n, expand_body(op, n.node) if rule.fn is None else rule.fn(op, NodeView(op, n.node, n.rules)))
+    results = _as_list(n, expand_body(op, n.node) if rule.fn is None else rule.fn(op, NodeView(op, n.node, n.rules)))
+    if all(r is None for r in results):
+        raise UnsupportedOperator(f"the composition given for {describe(n.node)} returns nothing", (n.node,))
+    return results
 
 
 def _reuse(results: list[Var | None], n: NodeView, body: list[Node]) -> None:

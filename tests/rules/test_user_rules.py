@@ -10,7 +10,7 @@ from onnxscript import opset18 as op18
 from onnxscript.values import Opset
 
 from onnxad_passes import UnsupportedOperator, forward, reverse
-from onnxad_rules.kinds import declarations, elementwise, zero
+from onnxad_rules.kinds import declarations, decompose, elementwise, pushforward, zero
 from onnxad_rules.ruleset import default_rules
 from onnxad_rules.scripted import decomposition_from, pushforward_from
 
@@ -110,3 +110,48 @@ def test_a_rule_is_declared_inside_a_block_and_by_the_schemas_names():
         elementwise("Tanh", X=1)
     with pytest.raises(TypeError, match="onnxscript"):
         decomposition_from(lambda x: x)
+
+
+@pytest.mark.parametrize(
+    "tangent, reader",
+    [
+        (lambda op, n, t: t.input * t.input, "Mul"),
+        (lambda op, n, t: op.Sin(t.input) * n.output, "Cos"),
+        (lambda op, n, t: n.output / t.input, "Div|Mul|Neg"),
+        (lambda op, n, t: op.Where(op.Greater(t.input, n.input), t.input, n.output), "Cast"),
+    ],
+)
+def test_a_pushforward_that_is_not_linear_has_no_transpose(tangent, reader):
+    with declarations() as mine:
+        pushforward("Exp")(tangent)
+    with pytest.raises(
+        UnsupportedOperator, match=rf"given for Exp .* is not linear in the tangent.*\(({reader}) reads it"
+    ):
+        reverse(model("y = Exp(x)"), rules=default_rules().merge(mine), layout="single")
+
+
+def test_a_pushforward_may_ask_for_the_form_of_its_tangent():
+    with declarations() as mine:
+
+        @pushforward("Exp")
+        def _(op, n, t):
+            size = op.CastLike(op.Size(t.input), t.input)
+            return n.output * (size / size) * t.input
+
+    m = model("h = Relu(x) y = Exp(h)", "double[N] x")
+    rules = default_rules().merge(mine)
+    x = np.array([0.5, 1.0, 2.0])
+    got = run(reverse(m, rules=rules, layout="single"), x=x, adj_y=np.ones(3))["adj_x"]
+    np.testing.assert_allclose(got, np.exp(x), rtol=1e-12)
+
+
+def test_a_composition_that_returns_nothing_is_no_zero():
+    with declarations() as mine:
+
+        @decompose("Cube", domain="my.ops")
+        def _(op, n):
+            op.Mul(n.input_0, n.input_0)  # and no return
+
+    for derivative in (forward, reverse):
+        with pytest.raises(UnsupportedOperator, match=r"the composition given for my\.ops\.Cube .* returns nothing"):
+            derivative(model("y = my.ops.Cube(x)"), rules=default_rules().merge(mine), layout="single")
