@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onnxad_ir import dims
 from onnxad_ir.core import Node
-from onnxad_ir.infer import Inference, Types, infer_shapes, known, operand_type
+from onnxad_ir.infer import Inference, Mismatch, Types, clash, infer_shapes, known, operand_type, spelled
 from onnxad_ir.types import DataType, Dim, Shape, TensorType
 
 
@@ -72,6 +72,12 @@ def _conv(ctx: Inference, n: Node) -> Types | None:
     if r is None:
         return (TensorType(x.dtype),)
     kernel: Sequence[Dim] = n.attributes.get("kernel_shape") or (w.shape[2:] if w.shape is not None else ())
+    group = n.attributes.get("group", 1)
+    if x.shape is not None and w.shape is not None and isinstance(group, int):
+        fit = len(x.shape) == len(w.shape) and r > 0 and not clash(x.shape[1], dims.mul(w.shape[1], group))
+        if not fit:
+            groups = f" in {group} groups" if group != 1 else ""
+            raise Mismatch(f"an image {spelled(x.shape)} does not fit a kernel {spelled(w.shape)}{groups}")
     out = ctx.fresh() if w.shape is None else w.shape[0]
     if x.shape is None or len(kernel) != r:
         first = ctx.fresh() if x.shape is None else x.shape[0]
@@ -87,6 +93,8 @@ def _conv_transpose(ctx: Inference, n: Node) -> Types | None:
     r = _rank(n, x.shape, w.shape)
     if r is None:
         return (TensorType(x.dtype),)
+    if x.shape is not None and w.shape is not None and (len(x.shape) != len(w.shape) or clash(x.shape[1], w.shape[0])):
+        raise Mismatch(f"an image {spelled(x.shape)} does not fit a kernel {spelled(w.shape)}")
     first = ctx.fresh() if x.shape is None else x.shape[0]
     group = n.attributes.get("group", 1)
     channels = ctx.fresh() if w.shape is None or not isinstance(group, int) else dims.mul(w.shape[1], group)

@@ -35,6 +35,12 @@ def infer(text):
             "float[2,3] a, float[2,4] b) => (float[4,3] y) { y = Concat<axis = 0>(a, b) }",
             "Concat .*: .* differ in an axis other than 0",
         ),
+        (
+            "float[N,4,5,5] a, float[4,1,3,3] b) => (float[N,4,3,3] y) { y = Conv<group = 2>(a, b) }",
+            r"Conv .*: an image \[N,4,5,5\] does not fit a kernel \[4,1,3,3\] in 2 groups",
+        ),
+        ("float[2,3] a, float[4] b) => (float[2,3] y) { y = Conv(a, b) }", "does not fit a kernel"),
+        ("float[1,2,5] a, float[3,2,3] b) => (float[1,2,7] y) { y = ConvTranspose(a, b) }", "does not fit a kernel"),
     ],
 )
 def test_what_never_fits(text, message):
@@ -54,6 +60,7 @@ def test_what_never_fits(text, message):
         "float[0,3] a) => (float[0,5] y) <int64[2] s = {0, 5}> { y = Reshape<allowzero = 1>(a, s) }",
         "float[0,3] a) => (float[0,3] y) <int64[2] s = {-1, 3}> { y = Reshape(a, s) }",
         "float[N,3] a) => (float[4,3] y) <int64[2] s = {4, 3}> { y = Reshape(a, s) }",
+        "float[N,4,5,5] a, float[6,2,3,3] b) => (float[N,6,3,3] y) { y = Conv<group = 2>(a, b) }",
         "float[2,N] a, float[3,4] b) => (float[5,4] y) { y = Concat<axis = 0>(a, b) }",
     ],
 )
