@@ -20,10 +20,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxad_ir.builder import Builder, Scope
 from onnxad_ir.core import Model, Value, clone_model
+from onnxad_ir.diagnostics import did_you_mean
 from onnxad_ir.infer import Inference
 from onnxad_ir.noise import is_random
 from onnxad_ir.proto import from_proto, to_proto
-from onnxad_ir.schema import latest_opset
+from onnxad_ir.schema import facts, latest_opset
 from onnxad_ir.types import is_floating
 from onnxad_ir.verify import verify
 from onnxad_rules.activity import varying
@@ -238,10 +239,12 @@ def check_rule(
     is at the operands with their rows in reverse order, moved by as much as `h`, so the operator has to be defined
     there. `ragged`: why entries of operands cannot be evaluated together (results of another shape for each entry);
     that the node is refused is checked then.
-    Raises AssertionError that says which comparison failed.
+    Raises AssertionError that says which comparison failed; TypeError for operands that are no list of arrays,
+    ValueError where none to be differentiated is in float64, and for an operator that onnx does not know.
     """
     attrs = dict(attrs or {})
     opset = opset or latest_opset()
+    _check_operands(op_type, inputs, domain, opset, wrt is None)
     rules = default_rules() if rules is None else rules
     rng = np.random.default_rng(len(op_type))
     floating = [i for i, x in enumerate(inputs) if x is not None and x.dtype == np.float64 and i not in constants]
@@ -310,6 +313,19 @@ def check_rule(
     if len(names) > 1 and not ragged:
         some = [names[-1], f"fwd_{names[-1]}"]
         batch.check(f"{op_type}: forward in {names[-1]} alone", fwd, some, jvp)
+
+
+def _check_operands(op_type: str, inputs: Sequence[Array | None], domain: str, opset: int, every: bool) -> None:
+    """Refuse what cannot be differentiated at all; `every`: all operands in float64 are."""
+    if isinstance(inputs, np.ndarray) or any(x is not None and not hasattr(x, "dtype") for x in inputs):
+        raise TypeError("inputs are a list of arrays, with None for an operand that is left out")
+    dtypes = [x.dtype for x in inputs if x is not None]
+    if every and np.float64 not in dtypes:
+        said = ", ".join(map(str, dtypes)) or "there is none"
+        raise ValueError(f"no operand is in float64, which finite differences need: {said}")
+    if not domain and facts("", op_type, opset) is None:
+        known = {s.name for s in onnx.defs.get_all_schemas() if not s.domain}
+        raise ValueError(f"onnx has no operator {op_type!r} in opset {opset}{did_you_mean(op_type, known)}")
 
 
 def _normal(rng: np.random.Generator, shape: Sequence[int]) -> Array:

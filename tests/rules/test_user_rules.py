@@ -13,6 +13,7 @@ from onnxad_passes import UnsupportedOperator, forward, reverse
 from onnxad_rules.kinds import declarations, decompose, elementwise, pushforward, zero
 from onnxad_rules.ruleset import default_rules
 from onnxad_rules.scripted import decomposition_from, pushforward_from
+from onnxad_rules.testing import check_rule
 
 MINE = Opset("my.ops", 1)
 
@@ -155,3 +156,17 @@ def test_a_composition_that_returns_nothing_is_no_zero():
     for derivative in (forward, reverse):
         with pytest.raises(UnsupportedOperator, match=r"the composition given for my\.ops\.Cube .* returns nothing"):
             derivative(model("y = my.ops.Cube(x)"), rules=default_rules().merge(mine), layout="single")
+
+
+@pytest.mark.parametrize(
+    "op, operands, error, message",
+    [
+        ("Exp", np.ones(3), TypeError, "inputs are a list of arrays"),
+        ("Exp", [[1.0, 2.0]], TypeError, "inputs are a list of arrays"),
+        ("Exp", [np.ones(3, np.float32)], ValueError, "no operand is in float64.*float32"),
+        ("Expp", [np.ones(3)], ValueError, "no operator 'Expp' in opset .*; did you mean 'Exp'"),
+    ],
+)
+def test_what_check_rule_cannot_check(op, operands, error, message):
+    with pytest.raises(error, match=message):
+        check_rule(op, operands)
