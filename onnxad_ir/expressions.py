@@ -45,10 +45,10 @@ def _name(item: tuple[str, Attr]) -> str:
 
 
 def _comparable(a: Attr) -> Any:
-    if isinstance(a, int | str):  # most are, and to ask for a tensor takes long
-        return a
     if isinstance(a, float) or (isinstance(a, tuple) and a and isinstance(a[0], float)):
         return "float", repr(a)  # 0.0 and -0.0 are equal, and not the same
+    if isinstance(a, int | str | tuple):  # most are, and to ask for a tensor takes long
+        return a
     if isinstance(a, ir.TensorProtocol) and a.nbytes <= COMPARED and a.dtype != ir.DataType.STRING:
         return tensor_key(a)
     return a
