@@ -11,6 +11,7 @@ from onnxad_ir.diagnostics import describe
 from onnxad_ir.infer import Inference
 from onnxad_ir.types import can_vary
 from onnxad_passes.seeds import choose_sinks, choose_sources
+from onnxad_passes.specialize_functions import SpecializeFunctions
 from onnxad_rules.activity import varying
 from onnxad_rules.derive import pull
 from onnxad_rules.functions import with_functions
@@ -80,15 +81,19 @@ def report_derivative(
 ) -> DerivativeReport:
     """What the derivative of `outputs` with respect to `inputs` goes through.
 
-    The functions of the model have been inlined or given types, as `fold-shapes` and `specialize-functions` do. It is
-    not changed, and nothing is raised for what is missing: each node is differentiated by itself, in a copy, as a rule
-    may refuse some forms of an operator. Raises UsageError for unknown names.
+    The model is in an opset that rules know, as `upgrade-opset` leaves it. It is not changed, and nothing is raised for
+    what is missing: each node is differentiated by itself, in a copy, as a rule may refuse some forms of an operator.
+    Raises UsageError for unknown names.
     """
     copy = clone_model(model)
-    Inference(copy).graph(copy.graph)
+    originals = dict(zip(copy.graph.walk(), model.graph.walk(), strict=True))
+    if copy.functions:
+        SpecializeFunctions().run(copy)
+    else:
+        Inference(copy).graph(copy.graph)
     rules = with_functions(default_rules() if rules is None else rules, copy)
     sources, sinks = choose_sources(copy, inputs), choose_sinks(copy, outputs)
-    found = _Collector(copy, sources, rules, dict(zip(copy.graph.walk(), model.graph.walk(), strict=True)))
+    found = _Collector(copy, sources, rules, originals)
     useful = found.sweep(sinks)
     return DerivativeReport(
         tuple(v.name for v in sources),
@@ -157,7 +162,7 @@ class _Collector:
 
     def file(self, n: Node, touched: list[int], inside: bool, results: list[Value]) -> None:
         """File a node whose `results` matter and that is reached by operands `touched`, or `inside` its regions."""
-        original = self.originals[n]
+        original = self.originals.get(n, n)
         candidates = self.rules.candidates(n)
         view = NodeView(self.op, n, self.rules)
         rule = next((r for r in candidates if r.when is None or r.when(view)), None)
@@ -193,7 +198,7 @@ class _Collector:
                 known = self.rules.candidates(stop)
                 self.missing.add(self.originals.get(stop, stop), str(e) if known else "no rule")
             for inner in (m for region in n.regions for m in region.walk()):  # the first region that fails is the last
-                if inner in self.originals and inner not in stops and not self.rules.candidates(inner):
-                    self.missing.add(self.originals[inner], "no rule (if a derivative goes through it)")
+                if inner not in stops and not self.rules.candidates(inner):
+                    self.missing.add(self.originals.get(inner, inner), "no rule (if a derivative goes through it)")
             return False
         return True

@@ -102,12 +102,13 @@ def test_derivatives_go_through_functions_that_are_kept():
         proto = parser.parse_model(text % inner)
         proto.functions[0].opset_import.append(helper.make_opsetid("com.acme", 1))
         m = from_proto(proto)
-        PassManager([lookup("specialize-functions")()]).run(m)
-        before = print_model(m)
-        found = report_derivative(m)
-        assert told(found.missing) == missing
-        assert found.unreached == (("x",) if inner == "Floor" else ())
-        assert print_model(m) == before
+        for _ in range(2):
+            before = print_model(m)
+            found = report_derivative(m)
+            assert told(found.missing) == missing
+            assert found.unreached == (("x",) if inner == "Floor" else ())
+            assert print_model(m) == before
+            PassManager([lookup("specialize-functions")()]).run(m)  # which a derivative of functions goes by
 
 
 @pytest.mark.parametrize("count", [8, 11])
