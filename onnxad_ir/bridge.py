@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx import shape_inference
 
 from onnxad_ir.core import Node, Value
+from onnxad_ir.diagnostics import ModelError, describe
 from onnxad_ir.proto_types import read_type, write_type
 from onnxad_ir.proto_write import write_attribute
 from onnxad_ir.schema import Facts
@@ -60,6 +61,8 @@ def infer_with_onnx(node: Node, f: Facts, opset: dict[str, int], fresh: Callable
             data,
             opset_imports=[onnx.helper.make_opsetid(d, n) for d, n in opset.items()],
         )
+    except onnx.checker.ValidationError as e:  # an operand of a type that the operator does not take
+        raise ModelError(f"{describe(node)}: {e}") from None
     except (shape_inference.InferenceError, ValueError):  # ValueError: an operand of unknown type
         return (None,) * len(node.outputs)
     return tuple(read_type(found[n], fresh, anonymous=True) if (n := names[v]) in found else None for v in node.outputs)

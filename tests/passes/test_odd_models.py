@@ -214,6 +214,15 @@ BROKEN = {
     "attribute kind": (make([node("Softmax", ["x"], ["y"], axis="one")], ONE, [value("y")]), "STRING"),
     "attribute missing": (make([node("Concat", ["x"], ["y"])], ONE, [value("y")]), "axis is required"),
     "wrong type": (make(SINE, ONE, [value("y", dtype=TensorProto.FLOAT)]), "tensor"),
+    "an inner value of a type that an operator does not take": (
+        make(
+            [node("Cast", ["x"], ["a"], to=TensorProto.BFLOAT16), node("TopK", ["a", "k"], ["b", "c"], axis=0)],
+            ONE,
+            [value("b", None, TensorProto.BFLOAT16)],
+            [constant("k", [1])],
+        ),
+        r"TopK.*bfloat16",
+    ),
     "Concat": (make([node("Concat", ["x", "x"], ["y"], axis=5)], ONE, [value("y", None)]), "Concat"),
     "Split": (
         make([node("Split", ["x"], ["y", "z"], axis=4, num_outputs=2)], ONE, [value("y", None), value("z", None)]),
