@@ -23,7 +23,7 @@ from onnxad_ir.idioms import Idioms
 from onnxad_ir.infer import Inference
 from onnxad_ir.nesting import Nesting
 from onnxad_ir.peephole import peephole
-from onnxad_ir.spelling import SPELLINGS, turn, turn_scan
+from onnxad_ir.spelling import SPELLINGS, in_single, turn, turn_scan
 from onnxad_ir.traverse import Captures
 from onnxad_ir.types import FLOATING, DataType, Shape, TensorType, Type
 
@@ -357,6 +357,8 @@ class Builder(Idioms):
         if not domain and outputs == 1:
             if (respell := SPELLINGS.get(op_type)) is not None:
                 inputs = respell(self, inputs, attributes) or inputs
+            if (wide := in_single(self, op_type, inputs, attributes)) is not None:
+                return (wide,)
             if (same := peephole(self, op_type, inputs, attributes)) is not None:
                 return (same,)
             if (folded := self._fold(op_type, inputs, attributes)) is not None:

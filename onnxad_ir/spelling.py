@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnxad_ir.builder import Builder
 
 Inputs: TypeAlias = "Sequence[Value | None]"
+_HALF = (DataType.FLOAT16, DataType.BFLOAT16)
 
 
 def _pad(op: Builder, inputs: Inputs, attributes: dict[str, Attr]) -> Inputs | None:
@@ -51,6 +52,19 @@ def _slice(op: Builder, inputs: Inputs, attributes: dict[str, Attr]) -> Inputs |
     return inputs[0], *(
         v if v is None or v.dtype == DataType.INT64 else op.emit("Cast", [v], dict(wide))[0] for v in bounds
     )
+
+
+def in_single(op: Builder, op_type: str, inputs: Inputs, attributes: dict[str, Attr]) -> Value | None:
+    """A reduction of ScatterElements in half precision by way of single precision; None for anything else.
+
+    ONNX Runtime 1.32 has no kernel for it, and says so in the run only. (Sums are more exact so, besides.)
+    """
+    kind = inputs[0].dtype if inputs and inputs[0] is not None else None
+    if op_type != "ScatterElements" or attributes.get("reduction", "none") == "none" or kind not in _HALF:
+        return None
+    data, updates = (op.emit("Cast", [v], {"to": int(DataType.FLOAT)})[0] for v in (inputs[0], inputs[2]))
+    wide = op.emit(op_type, [data, inputs[1], updates], attributes)[0]
+    return op.emit("Cast", [wide], {"to": int(kind)})[0]
 
 
 def turn(op: Builder, v: Value, axis: int) -> Value:

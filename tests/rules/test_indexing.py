@@ -3,7 +3,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxad_rules.testing import check_rule, differentiate, run_in_ort
+from onnxad_rules.testing import check_rule, differentiate, one_node, run_in_ort
 
 R = np.random.default_rng(0)
 r = R.standard_normal
@@ -218,3 +218,29 @@ def test_one_hot(axis):
 def test_range(limits):
     check_rule("Range", [np.array(v) for v in limits])
     check_rule("Range", [np.array(v) for v in limits], constants=[1])
+
+
+@pytest.mark.parametrize(
+    "op, indices, attrs",
+    [
+        ("Gather", [0, 2, 0], {}),
+        ("Gather", [[1, -1], [1, 0]], {"axis": 1}),
+        ("GatherElements", [[0, 1, 1, 0], [1, 1, 0, 0]], {"axis": 1}),
+        ("GatherND", [[0, 1], [2, 3], [0, 1]], {}),
+        ("GatherND", [[0], [2], [0]], {}),
+    ],
+)
+def test_half_precision(op, indices, attrs):
+    """ONNX Runtime adds up no half precision numbers where it scatters them."""
+    x = r((3, 4)).astype(np.float16)
+    index = np.array(indices, np.int64)
+    (y,) = run_in_ort(one_node(op, [x, index], attrs, 1, "", 22))({"x0": x, "x1": index})
+    ct = r(y.shape).astype(np.float16)
+    found = {}
+    for kind in (np.float16, np.float32):
+        model = differentiate(one_node(op, [x.astype(kind), index], attrs, 1, "", 22), "reverse")
+        for level in (0, 99):
+            feeds = {"x0": x.astype(kind), "x1": index, "adj_y0": ct.astype(kind)}
+            found[kind] = run_in_ort(model, level)(feeds)[1]
+            assert found[kind].dtype == kind
+    np.testing.assert_allclose(found[np.float16], found[np.float32], rtol=2e-3, atol=2e-3)
