@@ -145,6 +145,13 @@ class Idioms:
             self.scope.define(v)
         return x
 
+    def shaped(self, x: Var, shape: Shape | None) -> Var:
+        """`x`, whose shape is known to be this wherever it comes from a node here."""
+        if shape is not None and x.value.producer is not None:
+            x.value.type = TensorType(x.dtype, shape)
+            self.scope.define(x.value)
+        return x
+
     def expand_to(self, x: Var, like: Var) -> Var:
         """`x` broadcast to the shape of `like`."""
         if x.value is like.value or same_shape(x.value, like.value):

@@ -18,7 +18,7 @@ from onnxad_ir.infer import Inference
 from onnxad_ir.inline import substitute
 from onnxad_ir.noise import is_random
 from onnxad_ir.region_rules import runs_on, trip_count
-from onnxad_ir.types import DataType, Dim, TensorType, Type
+from onnxad_ir.types import DataType, Dim, TensorType
 from onnxad_rules.activity import activity
 from onnxad_rules.loop_view import LoopView, scan_attributes
 from onnxad_rules.recompute import REPLAY
@@ -290,17 +290,11 @@ def _split(op: Builder, v: Var, axis: int, back: int, cut: _Cut) -> tuple[Var, V
             main, left = op.Slice(v, cut.rest, [_END], [axis]), op.Slice(v, [0], cut.rest, [axis])
         else:
             main, left = op.Slice(v, [0], cut.blocked, [axis]), op.Slice(v, cut.blocked, [_END], [axis])
-        left = _typed(left, TensorType(v.dtype, (*v.shape[:axis], rest, *v.shape[axis + 1 :])), op)
+        left = op.shaped(left, (*v.shape[:axis], rest, *v.shape[axis + 1 :]))
     extents = [op.extent(v, i) for i in range(len(v.shape))]
     shape = op.Concat(*extents[:axis], cut.count, cut.size, *extents[axis + 1 :], axis=0)
     blocked = op.Reshape(main, shape, allowzero=1)
-    return _typed(blocked, TensorType(v.dtype, (*v.shape[:axis], count, size, *v.shape[axis + 1 :])), op), left
-
-
-def _typed(v: Var, t: Type, op: Builder) -> Var:
-    v.value.type = t
-    op.scope.define(v.value)
-    return v
+    return op.shaped(blocked, (*v.shape[:axis], count, size, *v.shape[axis + 1 :])), left
 
 
 def _merge(op: Builder, v: Var, axis: int, cut: _Cut) -> Var:

@@ -17,7 +17,7 @@ from onnxad_ir.core import Graph, Model, Node, Value
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.dims import TOO_LONG, product
 from onnxad_ir.printer import print_type
-from onnxad_ir.types import Dim, Shape, TensorType
+from onnxad_ir.types import Dim, TensorType
 from onnxad_passes.forward import interleave
 from onnxad_passes.seeds import add_results, named_values
 from onnxad_passes.tidy import tidy
@@ -209,12 +209,12 @@ class _Units:
             else:
                 known = op.scope.dim(n) is not None
                 count = op.dim(n) if known else op.ReduceProd(op.shape(op.var(self.along)), keepdims=1)
-                places = _typed(op, op.iota(count), (n,))
+                places = op.shaped(op.iota(count), (n,))
             square = op.Equal(op.Unsqueeze(places, [1]), places)
             mask = square
             if shape is None or len(shape) != 1:
                 mask = op.Reshape(square, op.Concat(op.dim(n), op.shape(op.var(self.along)), axis=0), allowzero=1)
-                mask = _typed(op, mask, None if shape is None else (n, *shape))
+                mask = op.shaped(mask, None if shape is None else (n, *shape))
             self._mask = mask
         return self._mask
 
@@ -240,11 +240,3 @@ def _joined(op: Builder, values: Sequence[Var]) -> Var:
     if all(x.shape is not None for x in values):
         return op.shape_of([d for x in values for d in x.shape or ()])
     return op.Concat(*map(op.shape, values), axis=0)
-
-
-def _typed(op: Builder, x: Var, shape: Shape | None) -> Var:
-    """A value whose shape is known to be this."""
-    if shape is not None and x.value.producer is not None:
-        x.value.type = TensorType(x.dtype, shape)
-        op.scope.define(x.value)
-    return x

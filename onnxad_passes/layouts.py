@@ -23,7 +23,7 @@ from onnxad_ir.core import Graph, Model, Value
 from onnxad_ir.diagnostics import UsageError
 from onnxad_ir.dims import Expr, mul, product, terms
 from onnxad_ir.printer import print_type
-from onnxad_ir.types import DataType, Dim, Shape, TensorType, Type, is_anonymous
+from onnxad_ir.types import Dim, Shape, TensorType, Type, is_anonymous
 from onnxad_passes.extents import give_names, names_of_extents
 from onnxad_rules.batching import RULES
 from onnxad_rules.batching.core import spread
@@ -99,8 +99,8 @@ def add_directions(
         for v in op.captures.operands(node):
             if v in waiting:
                 op.label = "seed"
-                sweep.twins[v] = form.unpack(waiting.pop(v), v.shape).value
-                _tell(op, sweep.twins[v], sweep.twin_type(v.type))
+                seed = form.unpack(waiting.pop(v), v.shape)
+                sweep.twins[v] = op.shaped(seed, None if v.shape is None else (sweep.dim, *v.shape)).value
         sweep.nodes(op, [node])
     op.label = "result"
     outputs = list(graph.outputs)
@@ -123,13 +123,6 @@ def _free(name: str, taken: Collection[Dim]) -> str:
     """The name, numbered where it is taken."""
     numbered = (f"{name}_{k}" if k else name for k in count())
     return next(n for n in numbered if n not in taken)
-
-
-def _tell(op: Builder, v: Value, t: Type | None) -> None:
-    """Give a value that was just made the type it is known to have."""
-    if v.producer is not None and isinstance(t, TensorType) and t.shape is not None:
-        v.type = t
-        op.scope.define(v)
 
 
 @dataclass
@@ -189,7 +182,7 @@ class _Apart(_Leading):
 
     def show(self) -> None:
         if self.op.scope.dim(self.dim) is None:
-            _tell(self.op, self.op.iota(self.read()).value, TensorType(DataType.INT64, (self.dim,)))
+            self.op.shaped(self.op.iota(self.read()), (self.dim,))
 
 
 class _Onnx(_Apart):
