@@ -142,10 +142,14 @@ def test_an_operand_that_has_entries_alone():
 
 
 def test_what_cannot_be_batched_is_said():
-    with pytest.raises(AssertionError, match=r"NonZero: forward with static shapes cannot be batched: .* another shape for every entry"):
+    with pytest.raises(
+        AssertionError, match=r"NonZero: forward with static shapes cannot be batched: .* another shape for every entry"
+    ):
         check_rule("NonZero", [X], order=1)
     check_rule("NonZero", [X], order=1, ragged="every entry has its own number of elements that are not zero")
-    with pytest.raises(AssertionError, match="Tanh: forward with static shapes can be batched, but it was said that it is ragged"):
+    with pytest.raises(
+        AssertionError, match="Tanh: forward with static shapes can be batched, but it was said that it is ragged"
+    ):
         check_rule("Tanh", [X], ragged="it is ragged")
 
 
