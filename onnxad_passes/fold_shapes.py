@@ -14,6 +14,7 @@ from onnxad_ir.fold import FOLD_LIMIT, evaluate
 from onnxad_ir.infer import Inference, known_ints
 from onnxad_ir.inline import substitute
 from onnxad_ir.types import FLOATING, TensorType
+from onnxad_passes.ceil_mode import POOLS, settle
 from onnxad_passes.dce import drop_dead
 from onnxad_passes.fold_sequences import SEQUENCE_STEPS, Sequences
 from onnxad_passes.manager import Pass
@@ -69,6 +70,8 @@ class _Folder:
             return
         graph.nodes.append(node)
         before = [v.type for v in node.outputs]
+        if node.op_type in POOLS and not node.domain and self.inference.opset.get("", 0) < 22:
+            self.changed |= settle(node)
         self.inference.node(node)
         self.changed |= any(v.type != t for v, t in zip(node.outputs, before, strict=True))
         v = node.outputs[0]
