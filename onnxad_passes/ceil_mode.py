@@ -17,12 +17,13 @@ POOLS = frozenset({"MaxPool", "AveragePool", "LpPool"})
 def settle(node: Node) -> bool:
     """Take ceil_mode out of a pool that drops a window, where its extents are known; True where it has done so."""
     a, x = node.attributes, operand_type(node, 0)
-    if not a.get("ceil_mode") or a.get("auto_pad", "NOTSET") != "NOTSET" or x is None or x.shape is None:
+    auto = a.get("auto_pad", "NOTSET")
+    if not a.get("ceil_mode") or auto not in ("NOTSET", "VALID") or x is None or x.shape is None:
         return False
     kernel, image = a["kernel_shape"], x.shape[2:]
     r = len(kernel)
     strides, dilations = a.get("strides") or (1,) * r, a.get("dilations") or (1,) * r
-    pads = a.get("pads") or (0,) * (2 * r)
+    pads = (a.get("pads") if auto == "NOTSET" else None) or (0,) * (2 * r)
     ends: list[int] = []
     dropped = False
     for i, (d, k, s, e) in enumerate(zip(image, kernel, strides, dilations, strict=True)):
@@ -37,5 +38,5 @@ def settle(node: Node) -> bool:
     counts_pads = node.op_type == "AveragePool" and a.get("count_include_pad") == 1
     if not dropped or (grown and counts_pads) or any(p >= k for p, k in zip(ends, kernel, strict=True)):
         return False
-    node.attributes = {key: v for key, v in a.items() if key != "ceil_mode"} | {"pads": (*pads[:r], *ends)}
+    node.attributes = {k: v for k, v in a.items() if k not in ("ceil_mode", "auto_pad")} | {"pads": (*pads[:r], *ends)}
     return True

@@ -27,14 +27,16 @@ def pool(op, extent, opset=18, activation=None, **attributes):
 
 
 @pytest.mark.parametrize("op, counts", [("MaxPool", None), ("AveragePool", 0), ("AveragePool", 1), ("LpPool", None)])
-def test_the_same_windows(op, counts):
+@pytest.mark.parametrize("auto", [None, "VALID"])
+def test_the_same_windows(op, counts, auto):
     """In ONNX Runtime before and after, for every small geometry."""
     more = {} if counts is None else {"count_include_pad": counts}
     changed = 0
     for extent, kernel, stride, begin, end in product((3, 6, 7, 8), (1, 2, 3), (1, 2, 3, 4), (0, 1, 2), (0, 1, 2)):
         if max(begin, end) >= kernel:
             continue
-        model = pool(op, extent, kernel_shape=[kernel], strides=[stride], pads=[begin, end], **more)
+        pads = {"pads": [begin, end]} if auto is None else {"auto_pad": auto}
+        model = pool(op, extent, kernel_shape=[kernel], strides=[stride], **pads, **more)
         settled = run_pipeline(model, "fold-shapes")
         onnx.checker.check_model(settled, full_check=True)
         changed += all(a.name != "ceil_mode" for a in settled.graph.node[0].attribute)
