@@ -24,6 +24,8 @@ def settle(node: Node) -> bool:
     r = len(kernel)
     strides, dilations = a.get("strides") or (1,) * r, a.get("dilations") or (1,) * r
     pads = (a.get("pads") if auto == "NOTSET" else None) or (0,) * (2 * r)
+    if {len(image), len(strides), len(dilations), len(pads) // 2} != {r}:
+        return False  # what does not fit is inference's to say
     ends: list[int] = []
     dropped = False
     for i, (d, k, s, e) in enumerate(zip(image, kernel, strides, dilations, strict=True)):
