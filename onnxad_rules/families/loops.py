@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.core import Graph, Node, Value, clone_graph
 from onnxad_ir.types import DataType, SequenceType, TensorType, Type, is_floating
-from onnxad_rules.activity import activity, varying
+from onnxad_rules.activity import activity, reached
 from onnxad_rules.kinds import control
 from onnxad_rules.loop_view import LoopView, scan_attributes
 from onnxad_rules.node import NodeView
@@ -26,16 +28,48 @@ from onnxad_rules.ruleset import Ruleset
 from onnxad_rules.tangent_space import add, at_border, tangent_type, zeros
 
 
-def _varied_states(loop: LoopView, start: set[int], sources: Iterable[Value], rules: Ruleset) -> set[int]:
-    """The states that carry a derivative: those of `start`, and those that come to depend on one or on `sources`."""
-    varied, sources = set(start), list(sources)
-    states, after = loop.states, loop.next_states
+def _flow(loop: LoopView, sources: Iterable[Value], rules: Ruleset) -> dict[Value, int]:
+    """What the values of a body depend on differentiably in one iteration, as bits: of each state, and of `sources`."""
+    marks = {v: 1 << k for k, v in enumerate(loop.states)} | dict.fromkeys(sources, 1 << loop.count)
+    return reached(loop.region.nodes, marks, rules, loop.op.captures)[0]
+
+
+def _varied_states(loop: LoopView, flow: Mapping[Value, int], start: Sequence[int], rules: Ruleset) -> list[int]:
+    """The states that carry a derivative: those of `start`, and those that come to depend on one or on the sources."""
+    varied = sum(1 << k for k in start) | 1 << loop.count
+    reads = {k: flow.get(v, 0) for k, v in enumerate(loop.next_states) if rules.crosses(v.type)}
+    waiting = [k for k in reads if not varied >> k & 1]
     while True:
-        reached = varying(loop.region.nodes, [*sources, *(states[k] for k in varied)], rules, loop.op.captures)[0]
-        new = {k for k, v in enumerate(after) if v in reached and rules.crosses(v.type)} - varied
-        if not new:
-            return varied
-        varied |= new
+        left: list[int] = []
+        for k in waiting:
+            if reads[k] & varied:
+                varied |= 1 << k
+            else:
+                left.append(k)
+        if len(left) == len(waiting):
+            return _members(varied, loop.count)
+        waiting = left[::-1]  # states that are handed on from one to the next are, mostly, in order, up or down
+
+
+def _useful_states(
+    loop: LoopView, flow: Mapping[Value, int], varied: Iterable[int], cts: Sequence[Var | None]
+) -> list[int]:
+    """Of the states that carry a derivative those that something with a cotangent comes to depend on."""
+    seeded = (v for v, ct in zip(loop.yields, cts[loop.count :], strict=False) if ct is not None)
+    found = reduce(or_, (flow.get(v, 0) for v in seeded), sum(1 << k for k in range(loop.count) if cts[k] is not None))
+    allowed = sum(1 << k for k in varied)
+    found &= allowed
+    waiting = found
+    while waiting:
+        k = waiting.bit_length() - 1
+        new = flow.get(loop.next_states[k], 0) & allowed & ~found
+        found |= new
+        waiting = (waiting ^ 1 << k) | new
+    return _members(found, loop.count)
+
+
+def _members(bits: int, count: int) -> list[int]:
+    return [k for k in range(count) if bits >> k & 1]
 
 
 # --- forward
@@ -47,9 +81,9 @@ def _push_loop(op: Builder, n: NodeView, tangents: Mapping[Value, Var]) -> list[
     region, carried, scanned, after, yields = loop.region, loop.carried, loop.scanned, loop.next_states, loop.yields
     captured = {v: tangents[v] for v in op.captures[n.node] if v in tangents}
     moving = [m for m, v in enumerate(scanned) if v in tangents]
-    start = {k for k, v in enumerate(carried) if v in tangents}
+    start = [k for k, v in enumerate(carried) if v in tangents]
     slices = {v: Value("", tangent_type(v.type), region) for v in map(loop.slices.__getitem__, moving)}
-    varied = sorted(_varied_states(loop, start, [*captured, *slices], n.rules))
+    varied = _varied_states(loop, _flow(loop, [*captured, *slices], n.rules), start, n.rules)
     states = {v: Value("", tangent_type(v.type), region) for v in map(loop.states.__getitem__, varied)}
 
     seeds = {**captured, **{v: op.var(t) for v, t in (states | slices).items()}}
@@ -104,20 +138,15 @@ def _pull_loop(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iter
     captured = [v for v in op.captures[n.node] if v in wanted]
     moving = [m for m, v in enumerate(scanned) if v in wanted]
     sources = [*captured, *(slices[m] for m in moving)]
-    varied = _varied_states(loop, {k for k, v in enumerate(carried) if v in wanted}, sources, n.rules)
-    sources += [states[k] for k in sorted(varied)]
+    flow = _flow(loop, sources, n.rules)
+    varied = _varied_states(loop, flow, [k for k, v in enumerate(carried) if v in wanted], n.rules)
     seeded = [i for i, ct in enumerate(cts[loop.count :]) if ct is not None]
-    useful = {k for k in varied if cts[k] is not None}
-    while True:
-        sinks = [*(yields[i] for i in seeded), *(after[k] for k in useful)]
-        active = activity(loop.region, sources, sinks, n.rules, op.captures)
-        new = {k for k in varied if states[k] in active} - useful
-        if not new:
-            break
-        useful |= new
+    through = _useful_states(loop, flow, varied, cts)
+    sources += [states[k] for k in varied]
+    sinks = [*(yields[i] for i in seeded), *(after[k] for k in through)]
+    active = activity(loop.region, sources, sinks, n.rules, op.captures)
 
     a = Adjoint(op, loop.region, n.rules)
-    through = sorted(useful)
     for k in through:
         a.seed(after[k], op.var(a.input(tangent_type(after[k].type))))
     scans: list[_Scanned] = []

@@ -196,6 +196,28 @@ def test_linear(build, name):
     assert ratio < BOUND, f"{ratio:.2f} times as much work a node when the model is {GROWTH} times as large"
 
 
+def delayed(n):
+    """A Scan that hands on what enters its first state, from one state to the next, and returns the last one."""
+    names = [f"{i}" for i in range(n // 2)]
+    nodes = [helper.make_node("Add", ["s0", "u"], ["t0"])]
+    nodes += [helper.make_node("Exp", [f"s{k}"], [f"t{k}"]) for k in names[1:]]
+    ends = [f"t{k}" for k in [names[-1], *names[:-1]]]
+    body = helper.make_graph(nodes, "body", [*(value(f"s{k}") for k in names), value("u")], list(map(value, ends)))
+    starts = ["x", *["zero"] * (len(names) - 1)]
+    scan = helper.make_node("Scan", [*starts, "w"], [f"y{k}" for k in names], num_scan_inputs=1, body=body)
+    zero, w = np.zeros((2, 3), np.float32), np.zeros((4, 2, 3), np.float32)
+    weights = [numpy_helper.from_array(a, name) for name, a in (("zero", zero), ("w", w))]
+    return make([scan], [value("x")], [value(f"y{names[-1]}")], weights)
+
+
+@pytest.mark.parametrize("mode", ["forward", "reverse", "reverse,forward"])
+def test_linear_in_states_that_are_handed_on(mode):
+    f = step(mode)
+    f(delayed(10))
+    ratio = steps(f, delayed(SMALL * GROWTH)) / steps(f, delayed(SMALL)) / GROWTH
+    assert ratio < BOUND, f"{ratio:.2f} times as much work a state when there are {GROWTH} times as many"
+
+
 @pytest.mark.parametrize("mode", ["forward", "reverse"])
 @pytest.mark.parametrize("kind", "wv")
 def test_linear_in_what_is_named(kind, mode):
