@@ -358,7 +358,9 @@ def test_interrupted(mlp, tmp_path):
     command = [
         sys.executable,
         "-c",
-        "import sys; from onnxad_cli.opt import main; print('ready', flush=True); sys.exit(main())",
+        "import signal, sys; from onnxad_cli.opt import main; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # tests in the background are run to ignore it
+        "print('ready', flush=True); sys.exit(main())",
     ]
     p = subprocess.Popen(
         [*command, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
