@@ -8,53 +8,16 @@ place is written twice, ScatterND without a reduction is a copy of rows and as s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-from onnxad_ir import dims
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import Dim, TensorType
+from onnxad_rules.extents import Extent
 
-#: An extent: known, or a tensor of shape [1].
-Extent: TypeAlias = "int | Var"
 #: The end of a Slice that means "to the end".
 TO_END = 2**63 - 1
 #: The end of a Slice that means "to the beginning" for a negative step.
 TO_BEGINNING = -(2**63) + 1
-
-
-def extent(op: Builder, x: Var, axis: int) -> Extent:
-    """The extent of an axis: a number where it is known."""
-    d = None if x.shape is None else x.shape[axis]
-    return d if isinstance(d, int) else op.extent(x, axis)
-
-
-def difference(op: Builder, x: Var, y: Var, axis: int) -> Extent:
-    """How much longer `x` is than `y` along an axis; a number where symbols cancel."""
-    if x.shape is not None and y.shape is not None:
-        d = dims.sub(x.shape[axis], y.shape[axis])
-        if isinstance(d, int):
-            return d
-    return minus(op, extent(op, x, axis), extent(op, y, axis))
-
-
-def minus(op: Builder, a: Extent, b: Extent) -> Extent:
-    """a - b."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a - b
-    return _tensor(op, a) - _tensor(op, b)
-
-
-def plus(op: Builder, a: Extent, b: Extent) -> Extent:
-    """a + b."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    if a == 0 and isinstance(a, int):
-        return b
-    return _tensor(op, a) + _tensor(op, b)
-
-
-def _tensor(op: Builder, a: Extent) -> Var:
-    return op.const([a]) if isinstance(a, int) else a
 
 
 def cut(op: Builder, x: Var, axis: int, start: Extent, end: Extent) -> Var:

@@ -6,13 +6,11 @@ place between them. What is read is one Gather of rows, one per tap, and one Mat
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from functools import reduce
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import DataType
-from onnxad_rules.windows import extent, reshape
+from onnxad_rules.extents import extent, product, reshape
 
 #: Offsets of the taps from the pixel at or before a place, and their weights as polynomials of the distance f from
 #: that pixel: a row per power of f, the highest first.
@@ -74,26 +72,16 @@ def pixel_rows(op: Builder, image: Var) -> Var:
     assert image.rank is not None
     lead = [extent(op, image, a) for a in (0, 1)]
     space = [extent(op, image, a) for a in range(2, image.rank)]
-    size = product(op, space)
+    size = product(space)
     rows = op.Transpose(reshape(op, image, [*lead, size]), perm=(0, 2, 1))
     return reshape(op, rows, [lead[0] * size, lead[1]])
-
-
-def product(op: Builder, extents: Sequence[int | Var]) -> int | Var:
-    """The product of extents, a number where all are."""
-    numbers = [e for e in extents if isinstance(e, int)]
-    total: int | Var = math.prod(numbers)
-    for e in extents:
-        if not isinstance(e, int):
-            total = e if total == 1 and isinstance(total, int) else e * total
-    return total
 
 
 def strides(op: Builder, image: Var) -> Var:
     """How far apart neighbours along each spatial axis are in the flat order of pixels, int64 [axes]."""
     assert image.rank is not None
     space = [extent(op, image, a) for a in range(2, image.rank)]
-    return op.shape_of([product(op, space[i + 1 :]) for i in range(len(space))])
+    return op.shape_of([product(space[i + 1 :]) for i in range(len(space))])
 
 
 def across(op: Builder, x: Var, count: int) -> list[Var]:
@@ -123,7 +111,7 @@ def sample(op: Builder, image: Var, index: Var, weight: Var) -> Var:
     every = count**axes
     if axes > 1:  # a zero copies an extent
         place = op.Reshape(place, [0, 0, every])
-    first = op.iota(op.extent(image, 0)) * product(op, [extent(op, image, a) for a in range(2, image.rank)])
+    first = op.iota(op.extent(image, 0)) * product([extent(op, image, a) for a in range(2, image.rank)])
     values = op.Gather(pixel_rows(op, image), place + op.Unsqueeze(first, [1, 2]), axis=0)
     return op.Squeeze(op.MatMul(op.Reshape(w, [0, 0, 1, every]), values), [2])
 

@@ -7,15 +7,8 @@ from collections.abc import Sequence
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.diagnostics import ModelError, describe
-from onnxad_ir.types import Dim
+from onnxad_rules.extents import extent, numbers, reshape
 from onnxad_rules.node import NodeView
-
-
-def numbers(dims: Sequence[Dim] | None) -> tuple[int, ...] | None:
-    """Extents that are all numbers, else None."""
-    if dims is None or not all(isinstance(d, int) for d in dims):
-        return None
-    return tuple(dims)  # type: ignore[arg-type]
 
 
 def known_spatial_rank(n: NodeView, *tensors: Var | None) -> int | None:
@@ -75,24 +68,10 @@ def as_var(op: Builder, pads: tuple[int, ...] | Var) -> Var:
     return op.const(list(pads)) if isinstance(pads, tuple) else pads
 
 
-def extent(op: Builder, x: Var, axis: int) -> int | Var:
-    """An extent: a number where it is known, else a Var of shape [1]."""
-    d = None if x.shape is None else x.shape[axis]
-    return d if isinstance(d, int) else op.extent(x, axis)
-
-
 def spatial_size(op: Builder, x: Var) -> int | Var:
     """The product of the spatial extents."""
     dims = None if x.shape is None else numbers(x.shape[2:])
     return op.ReduceProd(op.Shape(x, start=2), keepdims=1) if dims is None else math.prod(dims)
-
-
-def reshape(op: Builder, x: Var, dims: Sequence[int | Var]) -> Var:
-    """`x` with extents of which some are known to the run only; a single one is left to Reshape (-1) where it may."""
-    known = [d for d in dims if isinstance(d, int)]
-    if len(known) == len(dims) - 1 and all(d > 0 for d in known):
-        return op.Reshape(x, [d if isinstance(d, int) else -1 for d in dims])
-    return op.Reshape(x, op.shape_of(dims), allowzero=None if len(known) == len(dims) and all(known) else 1)
 
 
 def single_channels(op: Builder, x: Var, spatial: int) -> Var:
@@ -102,13 +81,20 @@ def single_channels(op: Builder, x: Var, spatial: int) -> Var:
     return reshape(op, x, [lead[0] * lead[1], 1, *sides])
 
 
+def axes_but(op: Builder, x: Var, *kept: int) -> Var:
+    """All axes of `x` but the first two, or but the second, ...: those that are not in `kept`."""
+    rank = x.rank
+    if rank is not None:
+        return op.const([a for a in range(rank) if a not in kept])
+    rest = op.Range(op.const(2), op.scalar(op.rank(x)), op.const(1))
+    return op.Concat([a for a in (0, 1) if a not in kept], rest, axis=0) if len(kept) < 2 else rest
+
+
 def channel_sum(op: Builder, x: Var, *like: Var | None) -> Var:
     """The sum over everything but the channels (axis 1)."""
-    rank = next((t.rank for t in (x, *like) if t is not None and t.rank is not None), None)
-    if rank is not None:
-        return op.ReduceSum(x, [0, *range(2, rank)], keepdims=0)
-    axes = op.Concat([0], op.Range(op.const(2), op.scalar(op.rank(x)), op.const(1)), axis=0)
-    return op.ReduceSum(x, axes, keepdims=0)
+    ranked = next((t for t in (x, *like) if t is not None and t.rank is not None), x)
+    out: Var = op.ReduceSum(x, axes_but(op, ranked, 1), keepdims=0)
+    return out
 
 
 def per_channel(op: Builder, x: Var, like: Var) -> Var:

@@ -9,8 +9,9 @@ import numpy as np
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_rules.batching.core import Batch, batched
+from onnxad_rules.extents import extent, numbers, reshape
 from onnxad_rules.node import NodeView
-from onnxad_rules.windows import extent, numbers, reshape, single_channels, spatial_size
+from onnxad_rules.windows import single_channels, spatial_size
 
 #: Kernels of every entry with more taps than this are run one after the other: unfolding costs taps squared.
 MANY_TAPS = 16

@@ -6,9 +6,9 @@ from typing import Any
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_rules.batching.core import Batch, batched, shift_all
+from onnxad_rules.extents import extent, reshape
 from onnxad_rules.node import NodeView
 from onnxad_rules.placing import TO_END
-from onnxad_rules.windows import extent, reshape
 
 
 @batched(

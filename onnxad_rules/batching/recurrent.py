@@ -6,8 +6,8 @@ from typing import Any
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_rules.batching.core import Batch, batched
+from onnxad_rules.extents import extent, reshape
 from onnxad_rules.node import NodeView
-from onnxad_rules.windows import extent, reshape
 
 #: Where the batch is in operands and results, by layout.
 _BATCH = {

@@ -8,10 +8,10 @@ import numpy as np
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import DataType
+from onnxad_rules.extents import extent, reshape
 from onnxad_rules.kinds import decompose, linear, specification
 from onnxad_rules.node import NodeView
 from onnxad_rules.ranks import Choice
-from onnxad_rules.windows import extent, reshape
 
 
 def _heads(op: Builder, x: Var, count: int | None) -> Var:

@@ -17,6 +17,7 @@ import numpy as np
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import Dim, Shape
+from onnxad_rules.extents import extent, numbers, reshape
 from onnxad_rules.kinds import multilinear
 from onnxad_rules.node import NodeView
 from onnxad_rules.placing import TO_END
@@ -25,11 +26,8 @@ from onnxad_rules.windows import (
     channel_sum,
     distribute,
     explicit_pads,
-    extent,
     known_spatial_rank,
-    numbers,
     per_channel,
-    reshape,
     single_channels,
     spatial_rank,
     spatial_size,

@@ -12,18 +12,10 @@ from typing import Any
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.infer import known_ints
 from onnxad_ir.types import DataType
+from onnxad_rules.extents import extent, minus
 from onnxad_rules.kinds import decompose, linear, pushforward
 from onnxad_rules.node import NodeView
-from onnxad_rules.placing import (
-    add_slices,
-    extent,
-    flat,
-    minus,
-    positions,
-    put_back,
-    put_rows,
-    surround,
-)
+from onnxad_rules.placing import add_slices, flat, positions, put_back, put_rows, surround
 
 # --- picking
 

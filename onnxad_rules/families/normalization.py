@@ -14,9 +14,10 @@ from typing import Any
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import DataType
+from onnxad_rules.extents import extent, reshape
 from onnxad_rules.kinds import pushforward
 from onnxad_rules.node import NodeView
-from onnxad_rules.windows import extent, per_channel, reshape, spatial_size
+from onnxad_rules.windows import axes_but, per_channel, spatial_size
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,6 @@ def _affine(t: Var | None, scale: Var | None, value: Var, t_scale: Var | None, t
 
 def _maybe(f: Any, x: Var | None) -> Var | None:
     return None if x is None else f(x)
-
-
-def axes_but(op: Builder, x: Var, *kept: int) -> Var:
-    """All axes of `x` but the first two, or but the second, ...: those that are not in `kept`."""
-    rank = x.rank
-    if rank is not None:
-        return op.const([a for a in range(rank) if a not in kept])
-    rest = op.Range(op.const(2), op.scalar(op.rank(x)), op.const(1))
-    return op.Concat([a for a in (0, 1) if a not in kept], rest, axis=0) if len(kept) < 2 else rest
 
 
 # --- per channel

@@ -14,10 +14,11 @@ import numpy as np
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import DataType
+from onnxad_rules.extents import extent, numbers
 from onnxad_rules.families.convolution import Geometry, padded, to_image
 from onnxad_rules.kinds import linear, pushforward
 from onnxad_rules.node import NodeView
-from onnxad_rules.windows import as_var, explicit_pads, extent, numbers, single_channels, spatial_size
+from onnxad_rules.windows import as_var, axes_but, explicit_pads, single_channels, spatial_size
 
 # --- windows
 
@@ -186,13 +187,6 @@ pushforward("LpPool", X=_lp_pool)
 # --- pools over everything
 
 
-def _spatial_axes(op: Builder, n: NodeView) -> Var:
-    rank = n.X.rank
-    if rank is not None:
-        return op.const(list(range(2, rank)))
-    return op.Range(op.const(2), op.scalar(op.rank(n.X)), op.const(1))
-
-
 def _global_average_transpose(op: Builder, n: NodeView, ct: Var) -> Var:
     size = spatial_size(op, n.X)
     share = (
@@ -213,7 +207,7 @@ def _global_max(op: Builder, n: NodeView, t: Var) -> Var:
 
 def _global_lp(op: Builder, n: NodeView, t: Var) -> Var:
     terms, over = _power_terms(op, n.p, n.X, n.Y, t)
-    summed = op.ReduceSum(terms, _spatial_axes(op, n), keepdims=1)
+    summed = op.ReduceSum(terms, axes_but(op, n.X, 0, 1), keepdims=1)
     return summed if over is None else summed / over
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.types import DataType
+from onnxad_rules.extents import extent, product, reshape
 from onnxad_rules.kinds import decompose
 from onnxad_rules.node import NodeView
-from onnxad_rules.sampling import LINEAR, clamp, pixel_rows, product, taps
-from onnxad_rules.windows import extent, reshape
+from onnxad_rules.sampling import LINEAR, clamp, pixel_rows, taps
 
 # --- RoiAlign
 
@@ -55,7 +55,7 @@ def _axis_taps(op: Builder, n: NodeView, axis: int, start: Var, size: Var, bins:
     weight = weight * op.Unsqueeze(op.cast_like(seen, weight), [-1])
     if n.mode == "avg":
         weight = weight / op.Unsqueeze(count, [2, 3])
-    every = [extent(op, n.rois, 0), bins, product(op, [2, extent(op, index, 2)])]
+    every = [extent(op, n.rois, 0), bins, product([2, extent(op, index, 2)])]
     if there is not None:
         there = reshape(op, op.Expand(op.Unsqueeze(there, [1, 3]), op.Shape(weight)), every)
     return reshape(op, index, every), reshape(op, weight, every), there
@@ -100,7 +100,7 @@ def _roi_align(op: Builder, n: NodeView) -> Var:
     def whole(a: Var) -> Var:
         return op.Cast(a, to=DataType.INT64)
 
-    pixels = product(op, [extent(op, image, a) for a in (2, 3)])
+    pixels = product([extent(op, image, a) for a in (2, 3)])
     place = outer(whole(rows) * op.extent(image, 3)) + inner(whole(columns))
     place = place + op.Unsqueeze(whole(n.batch_indices) * pixels, [1, 2, 3, 4])
     weight = outer(row_weight) * inner(column_weight)
@@ -128,7 +128,7 @@ def _tap_count(op: Builder, n: NodeView, rows: Var, columns: Var) -> int | Var:
     """How many pixels each bin reads."""
     if n.sampling_ratio > 0:
         return 4 * n.sampling_ratio**2
-    return product(op, [extent(op, rows, 2), extent(op, columns, 2)])
+    return product([extent(op, rows, 2), extent(op, columns, 2)])
 
 
 # --- MaxRoiPool

@@ -17,11 +17,11 @@ from onnxad_ir import dims
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.diagnostics import ModelError, describe
 from onnxad_ir.types import DataType, Dim
+from onnxad_rules.extents import extent, product, reshape
 from onnxad_rules.kinds import pair
 from onnxad_rules.node import NodeView
 from onnxad_rules.ranks import Choice, by_rank, unsettled
 from onnxad_rules.ruleset import NotDifferentiable
-from onnxad_rules.windows import extent, reshape
 
 #: The highest rank that is tried where nothing tells it: a batch of volumes with channels.
 MOST = 5
@@ -165,16 +165,9 @@ def along(op: Builder, x: Var, axis: int, matrix: Var) -> Var:
     if axis == rank - 1 and rank > 1:
         return op.MatMul(x, op.swap(matrix))
     sides = [extent(op, x, a) for a in range(rank)]
-    lead, rest = _product(op, sides[:axis]), _product(op, sides[axis + 1 :])
+    lead, rest = product(sides[:axis]), product(sides[axis + 1 :])
     flat = op.MatMul(matrix, reshape(op, x, [lead, sides[axis], rest]))
     return reshape(op, flat, [*sides[:axis], extent(op, flat, 1), *sides[axis + 1 :]])
-
-
-def _product(op: Builder, sides: list[int | Var]) -> int | Var:
-    out: int | Var = 1
-    for d in sides:
-        out = d if isinstance(out, int) and out == 1 else out * d
-    return out
 
 
 # --- the region of interest

@@ -7,11 +7,11 @@ import math
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.inline import inline_body
 from onnxad_ir.types import DataType
+from onnxad_rules.extents import extent, reshape
 from onnxad_rules.kinds import decompose, specification
 from onnxad_rules.node import NodeView
 from onnxad_rules.placing import TO_END
 from onnxad_rules.ranks import Choice
-from onnxad_rules.windows import extent, reshape
 
 specification(
     "LinearAttention",

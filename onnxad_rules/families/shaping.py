@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from onnxad_ir.builder import Builder, Var
 from onnxad_rules.derive import Tangents
+from onnxad_rules.extents import Extent, extent, plus, reshape
 from onnxad_rules.kinds import linear, pair
 from onnxad_rules.node import NodeView
-from onnxad_rules.placing import Extent, cut, extent, plus, surround, zeros_if_none
-from onnxad_rules.windows import reshape
+from onnxad_rules.placing import cut, surround, zeros_if_none
 
 linear("Identity", input=lambda op, n, ct: ct)
 linear("Reshape", data=lambda op, n, ct: op.reshape_like(ct, n.data))

@@ -7,19 +7,10 @@ import math
 from onnxad_ir.builder import Builder, Var
 from onnxad_ir.infer import known_ints
 from onnxad_ir.types import DataType
+from onnxad_rules.extents import Extent, difference, extent, minus
 from onnxad_rules.kinds import linear
 from onnxad_rules.node import NodeView
-from onnxad_rules.placing import (
-    TO_END,
-    Extent,
-    cut,
-    difference,
-    extent,
-    flip,
-    minus,
-    put_back,
-    surround,
-)
+from onnxad_rules.placing import TO_END, cut, flip, put_back, surround
 
 #: Runs of fewer elements than this are interleaved with zeros by Concat, which ONNX Runtime does ten times faster than
 #: to Pad one element after the other; of at most so many parts.

@@ -7,23 +7,13 @@ in PyTorch's grid_sample; between two pixels' linear pieces it is the one to the
 from __future__ import annotations
 
 from onnxad_ir.builder import Builder, Var
+from onnxad_rules.extents import extent, product, reshape
 from onnxad_rules.kinds import decompose, linear
 from onnxad_rules.node import NodeView
 from onnxad_rules.placing import TO_END
 from onnxad_rules.ranks import GRID, IMAGE, MOST_AXES, Choice, spatial
-from onnxad_rules.sampling import (
-    CUBIC,
-    LINEAR,
-    Kernel,
-    clamp,
-    product,
-    reflect,
-    sample,
-    sides,
-    taps,
-    within,
-)
-from onnxad_rules.windows import extent, known_spatial_rank, per_channel, reshape, spatial_rank
+from onnxad_rules.sampling import CUBIC, LINEAR, Kernel, clamp, reflect, sample, sides, taps, within
+from onnxad_rules.windows import known_spatial_rank, per_channel, spatial_rank
 
 # --- GridSample
 
@@ -48,7 +38,7 @@ def _grid_ranks(n: NodeView) -> list[Choice]:
 def _grid_sample(op: Builder, n: NodeView) -> Var:
     image, grid, padding = n.X, n.grid, n.padding_mode
     axes = spatial_rank(n, image)
-    points = product(op, [extent(op, grid, a) for a in range(1, axes + 1)])
+    points = product([extent(op, grid, a) for a in range(1, axes + 1)])
     grid = reshape(op, grid, [extent(op, grid, 0), points, axes])
     if axes > 1:  # grids list the innermost axis first
         grid = op.Gather(grid, list(reversed(range(axes))), axis=2)
@@ -121,7 +111,7 @@ def _conv_places(op: Builder, n: NodeView, kernel: list[int | Var], grid: list[i
         place = along(kernel[i], dilation[i], i) - pads[i] + along(grid[i], stride[i], axes + i)
         parts.append(op.Unsqueeze(op.Expand(place, shape), [-1]))
     places = op.cast_like(op.Concat(*parts, axis=-1), n.X)
-    return reshape(op, places, [product(op, kernel), product(op, grid), axes])
+    return reshape(op, places, [product(kernel), product(grid), axes])
 
 
 def _deform_ranks(n: NodeView) -> list[Choice]:
@@ -142,21 +132,21 @@ def _deform_conv(op: Builder, n: NodeView) -> Var:
     own = _share(op, channels, shifts)
     kernel = list(n.kernel_shape or [extent(op, w, a) for a in range(2, rank)])
     grid = [extent(op, n.offset, a) for a in range(2, rank)]
-    points, outputs = product(op, kernel), product(op, grid)
-    images = product(op, [batch, shifts])
+    points, outputs = product(kernel), product(grid)
+    images = product([batch, shifts])
 
     offset = op.Transpose(reshape(op, n.offset, [images, points, axes, outputs]), perm=(0, 1, 3, 2))
     places = offset + _conv_places(op, n, kernel, grid)
-    places = reshape(op, places, [images, product(op, [points, outputs]), axes])
+    places = reshape(op, places, [images, product([points, outputs]), axes])
     image = reshape(op, x, [images, own, *(extent(op, x, a) for a in range(2, rank))])
     last = op.cast_like(sides(op, image), x) - op.like(1, x)
     index, weight = taps(op, places, LINEAR)
     index, there = within(op, index, op.Unsqueeze(last, [-1]))
     columns = sample(op, image, index, weight * there)
     if n.mask is not None:
-        columns = columns * reshape(op, n.mask, [images, product(op, [points, outputs]), 1])
+        columns = columns * reshape(op, n.mask, [images, product([points, outputs]), 1])
     columns = op.Transpose(reshape(op, columns, [images, points, outputs, own]), perm=(0, 3, 1, 2))
-    depth = product(op, [_share(op, channels, groups), points])
+    depth = product([_share(op, channels, groups), points])
     columns = reshape(op, columns, [batch, groups, depth, outputs])
     out = op.MatMul(reshape(op, w, [groups, _share(op, extent(op, w, 0), groups), depth]), columns)
     out = op.reshape_like(out, n.Y)
