@@ -10,6 +10,7 @@ import onnx
 
 from onnxad_ir.core import Function, Graph, Model, Node, Value
 from onnxad_ir.diagnostics import UsageError, did_you_mean
+from onnxad_ir.element_types import element_of
 from onnxad_ir.names import Namer
 from onnxad_ir.proto import from_proto, function_to_proto
 from onnxad_ir.proto_read import wrap_tensor
@@ -210,7 +211,11 @@ def _differentiate(model: Model, xs: list[str], y: str, zs: list[str], rules: Ru
     if assumed is not None:
         if assumed.several:
             _cast_like(graph, len(xs), assumed.floating)
-        release(graph, assumed.floating, _of_type(graph.inputs, assumed.floating))
+        like = _of_type(graph.inputs, assumed.floating)
+        if like is not None:
+            release(graph, assumed.floating, like)
+        elif any(element_of(v.type) == assumed.floating for n in graph.walk() for v in n.outputs):
+            raise UsageError("no operand tells the element type: declare types in value_info")
         for d, v in assumed.others.items():
             release(graph, d, v)
 
@@ -259,12 +264,9 @@ def _spell_out(graph: Graph, opset: dict[str, int]) -> None:
                     n.attributes.setdefault(name, default)
 
 
-def _of_type(operands: list[Value], dtype: DataType) -> Value:
-    """An operand of an element type."""
-    for v in operands:
-        if isinstance(v.type, TensorType) and v.type.dtype == dtype:
-            return v
-    raise UsageError("no operand tells the element type: declare types in value_info")
+def _of_type(operands: list[Value], dtype: DataType) -> Value | None:
+    """An operand of an element type, None where there is none."""
+    return next((v for v in operands if isinstance(v.type, TensorType) and v.type.dtype == dtype), None)
 
 
 def _cast_like(graph: Graph, count: int, dtype: DataType) -> None:

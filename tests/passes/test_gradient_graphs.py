@@ -104,6 +104,15 @@ def test_an_operand_that_is_not_needed_may_be_left_out():
     assert grads(f, b=np.ones(3), dy=np.ones((2, 3)))[0].tolist() == [2, 2, 2]
 
 
+def test_an_operand_that_nothing_reads_need_not_have_the_type_of_the_others():
+    """A constant tells the type of x; of z nobody knows or needs it."""
+    half = numpy_helper.from_array(np.array(0.5), "half")
+    f = gradient_of_nodes([node("Mul", ["x", "half"], ["y"])], ["x", "z"], [half], ["x"], "y", ["z"])
+    assert list(f.input) == ["x", "z", "dy"]
+    (got,) = grads(f, x=normal(80, 3), z=normal(81, 2), dy=np.array([1.0, 2.0, 3.0]))
+    close(got, [0.5, 1.0, 1.5], 1e-12)
+
+
 def test_nodes_need_not_be_in_order():
     f = gradient_of_nodes([node("Exp", ["t"], ["y"]), node("Neg", ["x"], ["t"])], ["x"], [], ["x"], "y")
     assert grads(f, x=0.0, dy=1.0)[0] == -1
