@@ -98,11 +98,12 @@ def forward(
 ) -> M:
     """The model with inputs fwd_<x> and outputs fwd_<y> = (dy/dx) fwd_<x> added; its signature stays a prefix.
 
-    inputs, outputs: names (default: every floating input, every floating output); inputs may name
-    initializers and inner values. prefix: of the new names (default: counted up as CasADi's diff_prefix).
-    rules: a rule set instead of the built-in one. functions: "inline", or "keep": a local function is differentiated
-    once and called (in layout single). straight_through: operators of rounding and quantization that pass the
-    derivative on, where by default it is zero: Round, Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear.
+    inputs, outputs: names (default: every floating input, every floating output); inputs may name initializers and
+    inner values, and "*.weight" is every floating input and initializer of such a name. prefix: of the new names
+    (default: counted up as CasADi's diff_prefix). rules: a rule set instead of the built-in one. functions: "inline",
+    or "keep": a local function is differentiated once and called (in layout single). straight_through: operators of
+    rounding and quantization that pass the derivative on, where by default it is zero: Round, Floor, Ceil, Sign,
+    QuantizeLinear, DynamicQuantizeLinear.
 
     layout: how n directions are handed over. "leading": in front, [n, *shape]; "onnx": behind, [*shape, n]; "casadi":
     those of a value of r rows and c columns are one matrix [r, n * c], of a scalar [1, n], of a vector [r, n], of a
@@ -150,7 +151,7 @@ def gradient(
     """The model with outputs grad_<x> added, the gradient of an output with one element; no seed.
 
     output: its name (default: the only floating output). inputs: names (default: every floating input); they
-    may name initializers and inner values. Raises as `run_pipeline` does.
+    may name initializers and inner values, and "*.weight" every one of such a name. Raises as `run_pipeline` does.
     """
     options = (None, rules, functions, name_list(straight_through), _text(checkpoint))
     return _derivative(model, Gradient(output, names_or_all(inputs), *options))

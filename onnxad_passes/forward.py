@@ -34,11 +34,11 @@ from onnxad_rules.survey import Survey
 class Forward(Pass):
     """The Jacobian times a direction: adds inputs fwd_<x> and outputs fwd_<y>.
 
-    inputs: what to differentiate with respect to (inputs, initializers or inner values; default: every
-    floating input). outputs: whose tangents to return (default: every floating output). prefix: of the new
-    names (default: fwd_, counted up where it is taken). layout: how directions are
-    handed over (single: one, in the shape of the value; casadi, onnx, leading: several). dim: the name of the axis of
-    directions (default: nfwd, counted up like the prefix).
+    inputs: what to differentiate with respect to (inputs, initializers or inner values; a "*" stands for any text;
+    default: every floating input). outputs: whose tangents to return (default: every floating output). prefix: of the
+    new names (default: fwd_, counted up where it is taken). layout: how directions are handed over (single: one, in the
+    shape of the value; casadi, onnx, leading: several). dim: the name of the axis of directions (default: nfwd, counted
+    up like the prefix).
     functions: inline, or keep: local functions are differentiated once and called (in layout single).
     straight_through: operators of rounding and quantization whose derivative is passed on instead of zero (Round,
     Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear).

@@ -28,8 +28,8 @@ class Gradient(Pass):
     """The gradient of an output with one element: adds outputs grad_<x>, of the shape of x; no seed.
 
     output: which (default: the model's only floating output). inputs: with respect to what (inputs,
-    initializers or inner values; default: every floating input). prefix: of the new names (default: grad_,
-    counted up). functions: inline, or keep: local functions are differentiated once and called.
+    initializers or inner values; a "*" stands for any text; default: every floating input). prefix: of the new names
+    (default: grad_, counted up). functions: inline, or keep: local functions are differentiated once and called.
     straight_through: operators of rounding and quantization whose derivative is passed on instead of zero (Round,
     Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear).
     checkpoint: keep every so many-th state of a Scan or Loop only and compute in between again on the way back (a

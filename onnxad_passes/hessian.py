@@ -22,7 +22,8 @@ class Hessian(Pass):
     """Every second derivative of an output with one element: adds outputs hess_<x1>_<x2>, of the shapes of x1 and x2.
 
     output: which (default: the model's only floating output). inputs: with respect to what (inputs, initializers or
-    inner values; default: every floating input). prefix: of the new names (default: hess_, counted up).
+    inner values; a "*" stands for any text; default: every floating input). prefix: of the new names (default: hess_,
+    counted up).
     straight_through: operators of rounding and quantization whose derivative is passed on instead of zero (Round,
     Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear).
     """

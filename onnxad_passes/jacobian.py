@@ -25,10 +25,11 @@ MODES = ("auto", "forward", "reverse")
 class Jacobian(Pass):
     """Every derivative of outputs with respect to inputs: adds outputs jac_<y>_<x>, of the shape of y, then that of x.
 
-    inputs: with respect to what (inputs, initializers or inner values; default: every floating input). outputs: of what
-    (default: every floating output). prefix: of the new names (default: jac_, counted up). mode: forward takes a
-    direction for every element of the inputs, reverse one for every element of an output; auto is, for each output, the
-    one with fewer, and where extents are symbols the one whose number is known, else reverse.
+    inputs: with respect to what (inputs, initializers or inner values; a "*" stands for any text; default: every
+    floating input). outputs: of what (default: every floating output). prefix: of the new names (default: jac_, counted
+    up). mode: forward takes a direction for every element of the inputs, reverse one for every element of an output;
+    auto is, for each output, the one with fewer, and where extents are symbols the one whose number is known, else
+    reverse.
     straight_through: operators of rounding and quantization whose derivative is passed on instead of zero (Round,
     Floor, Ceil, Sign, QuantizeLinear, DynamicQuantizeLinear).
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import count
 
@@ -52,7 +53,8 @@ def named_values(graph: Graph) -> dict[str, Value]:
 def choose_sources(model: Model, inputs: Sequence[str] | None) -> list[Value]:
     """What to differentiate with respect to: by name, or every floating input without a default.
 
-    Raises UsageError for an unknown name, for a value that is not a floating tensor, for a constant whose
+    A "*" in a name stands for any text: the floating inputs and constants that are called so. Raises UsageError for an
+    unknown name, for a value that is not a floating tensor, for a constant whose
     number has already been used to simplify the model, and where nothing is left.
     """
     graph = model.graph
@@ -61,6 +63,7 @@ def choose_sources(model: Model, inputs: Sequence[str] | None) -> list[Value]:
         if not found:
             raise UsageError("the model has no floating-point input to differentiate; name values with `inputs`")
         return found
+    inputs = _spelt_out(model, inputs)
     constants, values = {v.name for v in graph.constants}, named_values(graph)
     gone = model.frozen - {v.name for v in (*graph.inputs, *graph.outputs)}
     for name in inputs:
@@ -70,6 +73,24 @@ def choose_sources(model: Model, inputs: Sequence[str] | None) -> list[Value]:
                 "to simplify the model; make it an input, or differentiate before that pass"
             )
     return _choose(graph, inputs, "input")
+
+
+def _spelt_out(model: Model, names: Sequence[str]) -> list[str]:
+    """Names without patterns. Values that are reserved go before those that passes have made since."""
+    if not any("*" in name for name in names):
+        return list(names)
+    found: dict[str, None] = {}
+    given = {v.name: v for v in (*model.graph.inputs, *model.graph.constants) if v.name and is_floating(v.type)}
+    for name in names:
+        matching = [x for x in given if _matches(x, name)] if "*" in name and name not in given else [name]
+        if not matching:
+            raise UsageError(f"the model has no floating-point input or constant whose name matches {name!r}")
+        found.update(dict.fromkeys([x for x in matching if given.get(x) in model.variables] or matching))
+    return list(found)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL) is not None
 
 
 def choose_sinks(model: Model, outputs: Sequence[str] | None) -> list[Value]:
@@ -108,7 +129,7 @@ def reserve(model: Model, inputs: Sequence[str] | None, outputs: Sequence[str] |
 
     A constant that stands in a region is moved to the main graph.
     """
-    wanted = {*(inputs or ()), *(outputs or ())}
+    wanted = {*_spelt_out(model, inputs or ()), *(outputs or ())}
     if wanted:
         _hoist(model.graph, wanted)
         for name, v in named_values(model.graph).items():

@@ -309,3 +309,38 @@ def test_an_empty_batch():
     y, dx, dw = run(adj, {"x": np.zeros((0, 3), np.float32), "adj_y": np.zeros((0, 2), np.float32)})
     assert y.shape == (0, 2) and dx.shape == (0, 3)
     np.testing.assert_array_equal(dw, np.zeros((3, 2), np.float32))
+
+
+WEIGHTS = model("""g (float[2] x, int64[2] k_weight) => (float y)
+    <float[2] a_weight = {1.0, 2.0}, float[2] b_weight = {3.0, 4.0}, float[2] b_bias = {5.0, 6.0}> {
+      c = Mul(x, a_weight) d = Mul(c, b_weight) e = Add(d, b_bias) y = ReduceSum<keepdims = 0>(e) }""")
+
+
+@pytest.mark.parametrize(
+    "inputs, found",
+    [
+        ("*_weight", ["a_weight", "b_weight"]),
+        ("b_*,x", ["b_weight", "b_bias", "x"]),
+        ("*", ["x", "a_weight", "b_weight", "b_bias"]),
+        ("x,*i*,b_bias", ["x", "a_weight", "b_weight", "b_bias"]),
+    ],
+)
+def test_names_with_a_star(inputs, found):
+    """Any text: of floating inputs and constants, each of them once."""
+    out = run_pipeline(WEIGHTS, f"gradient{{inputs={inputs}}}")
+    assert [o.name for o in out.graph.output] == ["y", *(f"grad_{x}" for x in found)]
+    again = run_pipeline(WEIGHTS, f"fold-shapes,simplify,cse,reverse{{inputs={inputs}}},forward{{inputs={inputs}}}")
+    assert [i.name for i in again.graph.input[2:]] == ["adj_y", *(f"fwd_{x}" for x in found)]
+
+
+def test_a_star_that_matches_nothing_and_one_in_a_name():
+    with pytest.raises(UsageError, match=r"no floating-point input or constant whose name matches '\*.wait'"):
+        gradient(WEIGHTS, "y", ["x", "*.wait"])
+    starred = onnx.ModelProto()
+    starred.CopyFrom(WEIGHTS)
+    for named in (*starred.graph.initializer, *starred.graph.node):
+        if named.name == "a_weight":
+            named.name = "*_weight"
+    starred.graph.node[0].input[1] = "*_weight"
+    out = gradient(starred, "y", ["*_weight"])
+    assert [o.name for o in out.graph.output] == ["y", "grad_*_weight"]
