@@ -29,7 +29,7 @@ from onnxad_rules.ruleset import Ruleset
 from onnxad_rules.survey import Survey
 from onnxad_rules.tangent_space import at_border, tangent_type
 
-#: A constant of at most this many elements is repeated in the adjoint; a larger one is handed to it.
+#: A constant of at most this many elements is repeated in the adjoint; a larger one that both read is handed to it.
 _REPEATED = 64
 
 
@@ -294,7 +294,7 @@ def _part(body: Graph, primal: Iterable[Node], results: list[Value]) -> tuple[Gr
                 read[v] = None
     handed: list[Value] = []
     for v in read:
-        if v.const is not None and v.const.size <= _REPEATED:
+        if v.const is not None and (v.const.size <= _REPEATED or all(_inside(adjoint, u) for u in v.users)):
             new = clone_constant(v, adjoint)
         else:
             new = adjoint.add_input(v.name, v.type)

@@ -260,6 +260,25 @@ def test_constants_of_functions():
     assert len(large) == 1
 
 
+LARGE = [
+    "y, i = MaxPool <kernel_shape = [2], strides = [2]> (x)",
+    "k = Constant <value_ints = [3]> () y, i = TopK <axis = 2> (x, k)",
+    "i = Constant <value = int64[1,1] {0}> () y = GatherND(x, i)",
+    "i = Constant <value = int64[1,1,3] {0, 5, 0}> () y = GatherElements <axis = 2> (x, i)",
+    "y = If (c) <then_branch = t () => (a) { a = Sin(x) }, else_branch = e () => (b) { b = Floor(x) }>",
+]
+
+
+@pytest.mark.parametrize("body", LARGE)
+def test_large_constants_of_an_adjoint_are_its_own(body):
+    """Zeros of many elements, which nothing of the function itself has to do with."""
+    text = f"""g (float[1,3,40] x, bool c) => (float[k,m,n] y) {{ y = f.pick(x, c) }}
+        {F} pick (x, c) => (y) {{ {body} }}"""
+    kept = same_as_inlined(text, ["reverse", "reverse+reverse"])
+    (pick,) = [f for f in kept.functions if f.name == "pick"]
+    assert "Constant" not in [n.op_type for n in pick.node if n.output[0] in pick.output]
+
+
 def test_control_flow_in_functions():
     """An If, with a call and an attribute reference in its branches, and a Scan that captures a weight."""
     branches = """b = If (c) <then_branch = yes () => (p) { s = Sin(a) p = LeakyRelu <alpha: float = @slope> (s) },
