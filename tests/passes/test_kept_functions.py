@@ -304,6 +304,17 @@ def test_control_flow_in_functions():
     )
 
 
+def test_branches_that_contradict_what_a_caller_declares():
+    """What the call declares is not seen by the branches that are not taken: a runtime would refuse to load them."""
+    text = f"""g (float[2,3] x, bool c) => (float[2,3] y) {{ y = f.pick(x, c) }}
+        {F} pick (x, c) => (y) {{ y = If (c) <
+            then_branch = t () => (a) {{ a = Mul(x, x) }},
+            else_branch = e () => (b) {{ b = If (c) <
+                then_branch = u () => (d) {{ p = Exp(x) q = Transpose(p) d = MatMul(p, q) }},
+                else_branch = v () => (f) {{ f = Concat <axis = 0> (x, x) }}> }}> }}"""
+    same_as_inlined(text, ["reverse", "reverse+forward", "forward+reverse"])
+
+
 def test_calls_in_regions():
     """A call in the body of a Loop and in a branch: what its adjoint needs is kept for every iteration."""
     text = f"""g (float[3] x, float[3] w, bool c) => (float[3] y) {{
