@@ -96,17 +96,14 @@ class Adjoint:
         """Give an output of the region a cotangent."""
         self.cotangents.setdefault(value, []).append(self.op.var(ct))
 
-    def taken(self, value: Value, ct: Var) -> Var:
+    def taken(self, value: Value, ct: Var, alike: bool) -> Var:
         """The cotangent of the result of an If as that of an output of the branch: what is known of it holds of both.
 
-        A branch whose shape contradicts what is declared of the result is never taken; its adjoint must load all the
-        same. So must those of Ifs inside of it, where extents are declared that the branch does not tell.
+        A branch of another shape than the one that is taken must load all the same, whatever a runtime knows of the
+        shape of the cotangent: that is hidden, unless all branches are `alike`.
         """
         ct = self.op.var(ct)
-        # callers of a function may know more of its operands than the function
-        static = isinstance(value.type, TensorType) and value.type.is_static
-        hidden = self.outer.root is not self.outer.model.graph and not static
-        if hidden or contradict(ct.shape, value.shape) or says_more(ct.shape, value.shape):
+        if isinstance(value.type, TensorType) and (not alike or contradict(ct.shape, value.shape)):
             return self.op.Reshape(ct, self.op.shape(self.op.var(value)), allowzero=1)
         if ct.shape == value.shape:
             return ct
@@ -245,12 +242,6 @@ def contradict(result: Shape | None, yielded: Shape | None) -> bool:
     return len(a) != len(b) or any(
         isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)
     )
-
-
-def says_more(result: Shape | None, yielded: Shape | None) -> bool:
-    """True where an extent of the result of an If is a number that the branch does not tell."""
-    pairs = zip(result or (), yielded or (), strict=False)
-    return any(isinstance(x, int) and not isinstance(y, int) for x, y in pairs)
 
 
 def outside(op: Builder, t: Type | None) -> Type | None:

@@ -46,11 +46,12 @@ def _pull_if(op: Builder, n: NodeView, cts: Sequence[Var | None], wanted: Iterab
     node, branches = n.node, _branches(n.node)
     condition = node.inputs[0]
     adjoints = []
+    alike = [v.shape is not None and v.shape == w.shape for v, w in zip(*(g.outputs for g in branches), strict=True)]
     for g in branches:
         a = Adjoint(op, g, n.rules)
-        for v, ct in zip(g.outputs, cts, strict=False):
+        for v, ct, same in zip(g.outputs, cts, alike, strict=False):
             if ct is not None:
-                a.seed(v, a.taken(v, ct))
+                a.seed(v, a.taken(v, ct, same))
         a.sweep(activity(g, wanted, a.cotangents, n.rules, op.captures))
         adjoints.append(a)
     received = [{v: c for v in wanted if (c := a.total(v)) is not None} for a in adjoints]

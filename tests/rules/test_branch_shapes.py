@@ -72,6 +72,26 @@ def test_branches_inside_of_a_branch_that_contradict_the_declared_result(then, l
     np.testing.assert_allclose(got["adj_x"], 2 * X * X, rtol=1e-6)
 
 
+@pytest.mark.parametrize("level", [0, 99])
+def test_a_branch_that_contradicts_what_a_runtime_finds_out(level):
+    """Nothing is declared of v; the cotangent that a product gives it has known extents, as seen by a runtime."""
+    m = model(
+        """g (float[3,3] x, bool c) => (float[3,3] y) {
+            v = If (c) <
+                then_branch = then_g () => (float t) { t = Sin(x) },
+                else_branch = else_g () => (float e) {
+                    pads = Constant<value_ints = [1, 2, 0, 1]>() e = Pad<mode = "edge">(x, pads) }
+            >
+            y = MatMul(x, v)
+        }"""
+    )
+    out = reverse(m, layout="single")
+    x = np.linspace(-1, 1, 9, dtype=np.float32).reshape(3, 3)
+    ct = np.cos(x)
+    got = evaluate(out, {"x": x, "c": np.array(True), "adj_y": ct}, level)
+    np.testing.assert_allclose(got["adj_x"], ct @ np.sin(x).T + (x.T @ ct) * np.cos(x), rtol=1e-5)
+
+
 def test_branches_of_different_ranks():
     text = """g (float[2,3] x, bool c) => (float l) {
         v = If (c) <
