@@ -63,7 +63,7 @@ def _replace(graph: Graph, node: Node, first: Node) -> bool:
         return False
     pairs = list(zip(node.outputs, first.outputs, strict=False))
     named = [] if graph.is_region else [(old, new) for old, new in pairs if graph in old.users]
-    if any(graph in new.users for _, new in named):
+    if any(graph in new.users for _, new in named) or any(loses_rank(graph, old, new) for old, new in pairs):
         return False
     for old, new in named:
         new.name = old.name
@@ -72,6 +72,12 @@ def _replace(graph: Graph, node: Node, first: Node) -> bool:
         old.replace_by(new)
     node.detach()
     return True
+
+
+def loses_rank(graph: Graph, old: Value, new: Value) -> bool:
+    """True where a graph would yield another value whose rank is not known: a Scan has to know it."""
+    is_scanned = graph.parent is not None and graph.parent.op_type == "Scan"
+    return is_scanned and graph in old.users and old.rank is not None and new.rank is None
 
 
 def _key(node: Node) -> Hashable | None:

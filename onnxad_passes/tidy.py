@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from onnxad_ir.core import Graph, Model, Node, Value
-from onnxad_passes.cse import Cse
+from onnxad_passes.cse import Cse, loses_rank
 from onnxad_passes.dce import Dce
 from onnxad_rules.functions import complete_calls
 
@@ -47,14 +47,10 @@ def _drop(graph: Graph, node: Node, keep: Container[Value]) -> bool:
             return False
         source.name = copy.name
         source.type = source.type if copy.type is None else copy.type
-    elif graph in copy.users and source.rank is None and copy.rank is not None and _is_scanned(graph):
-        return False  # a Scan has to know the rank of what its body yields
+    elif loses_rank(graph, copy, source):
+        return False
     if source.type is None:
         source.type = copy.type
     copy.replace_by(source)
     node.detach()
     return True
-
-
-def _is_scanned(graph: Graph) -> bool:
-    return graph.parent is not None and graph.parent.op_type == "Scan"

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 from small import model, ops, same
-from support import steps
+from support import session, steps
 
 from onnxad_ir.proto import from_proto
 from onnxad_ir.verify import verify
@@ -192,3 +192,21 @@ def test_initializers_of_equal_numbers_and_different_types():
         proto.graph.initializer.append(numpy_helper.from_array(np.array([3, 0], t), f"c{name}"))
         proto.graph.node.append(helper.make_node("Neg", [f"c{name}"], [name]))
     same(proto, "cse", {})
+
+
+def test_what_a_scan_yields_keeps_its_rank():
+    """Of two equal expressions the one in the body is declared: the one around it, of unknown rank, is none to yield."""
+    given = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 18]>
+        g (double[3,2] x, int64[r] s) => (double w, double[3,2] y, double[3,2] z) <double zero = {0}> {
+          e = Expand(zero, s) w = ReduceSum<keepdims = 0>(e)
+          y, z = Scan<num_scan_inputs = 1, body = b (double[2] v) => (double[2] a, double[2] c) {
+            a = Expand(zero, s) c = Sin(v) }>(x)
+        }"""
+    )
+    out = run_pipeline(given, "cse")
+    feeds = {"x": np.ones((3, 2)), "s": np.array([2])}
+    for level in (0, 99):
+        got, want = session(out, level).run(None, feeds), session(given, level).run(None, feeds)
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_array_equal(g, w)
