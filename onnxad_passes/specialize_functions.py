@@ -14,6 +14,7 @@ from onnxad_ir.infer import Inference, known
 from onnxad_ir.types import Type
 from onnxad_passes.inline_functions import InlineFunctions, called_functions, merge_opsets
 from onnxad_passes.manager import Pass
+from onnxad_rules.functions import callees_first
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class _Specializer:
         for f in used.values():
             _, f.name, f.overload = renamed.get(f.key, f.key)
             model.functions[f.key] = f
+        model.functions = {f.key: f for f in callees_first(model)}  # onnx's reference evaluator wants them so
 
     def call(self, ctx: Inference, node: Node, f: Function) -> tuple[Type | None, ...]:
         """The types of a call's results; the call names the function for its operands from now on."""

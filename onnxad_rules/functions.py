@@ -43,13 +43,13 @@ def with_functions(rules: Ruleset, model: Model) -> Ruleset:
     effects: dict[FunctionKey, int] = {}
     flows: dict[FunctionKey, list[frozenset[int]]] = {}
     calls.rules = rules.merge((calls.rule(f) for f in functions), whole).with_calls(effects, flows)
-    for f in _callees_first(model):  # what is known of a function rests on what is known of those that it calls
+    for f in callees_first(model):  # what is known of a function rests on what is known of those that it calls
         flows[f.key] = _flow(f, calls.rules)
         effects[f.key] = Survey(f.body.nodes, 0, effects).effects(f.body)
     return calls.rules
 
 
-def _callees_first(model: Model) -> list[Function]:
+def callees_first(model: Model) -> list[Function]:
     """The functions of a model, each after those that it calls. Recursion is as deep as calls nest."""
     order: dict[FunctionKey, Function] = {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.reference
 import pytest
 from onnx import helper, parser
 
@@ -67,6 +68,21 @@ def test_nested_calls():
     assert sorted(f.name for f in kept.functions) == ["inner_fwd", "outer_fwd"]
     kept = same_as_inlined(NESTED, ["reverse"])
     assert sorted(f.name for f in kept.functions) == ["inner", "inner_adj", "outer", "outer_adj"]
+
+
+@pytest.mark.parametrize("pipeline", ["reverse", "forward", "reverse+forward", "reverse+reverse"])
+def test_functions_stand_behind_those_that_they_call(pipeline):
+    """Without that onnx's reference evaluator does not load them."""
+    kept = same_as_inlined(NESTED, [pipeline])
+    seen = set()
+    for f in kept.functions:
+        assert {n.op_type for n in f.node if n.domain == "f"} <= seen
+        seen.add(f.name)
+    assert {"inner", "outer"} & {name.split("_")[0] for name in seen}
+    feeds = feeds_of(kept)
+    want = evaluate(kept, feeds, 0)
+    for y, got in zip(want, onnx.reference.ReferenceEvaluator(kept).run(None, feeds), strict=True):
+        np.testing.assert_allclose(got, want[y], rtol=1e-5, atol=1e-6)
 
 
 def test_against_finite_differences():
